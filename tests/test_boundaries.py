@@ -357,32 +357,26 @@ def test_what_only_running_can_tell_is_listed():
     assert {module for module, source in SOURCES.items() if imports(source, module).late} == set(LATE)
 
 
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("labkit.engine.replicate", "from simgpu import simulate"),
-        ("labkit.engine.replicate", "def late():\n    from simgpu.state.gpu import Gpu"),
-        ("simgpu.machine", "import labkit.engine"),
-        ("simgpu.rules.operators", "from ..ops.mode import MachineMode"),
-        ("simgpu.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
-        ("labkit.view.split", "from labkit.engine import scatter"),
-        ("labkit.trace.events", "from ..engine import scatter"),
-        ("labkit.cost.step", "from ..view import draw_scaling"),
-        ("labkit.plans.split", "from ..trace import events"),
-        ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
-        ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),
-        ("labkit.engine.gather", "begin = 'labkit_ranks.processes.deadlock_detector:begin'"),
-        ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.class_grading']"),
-        ("labkit.engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
-        ("labkit.engine.gather", "import_module('..view.split', __package__)"),
-        ("labkit.engine.gather", "ours = name.startswith('simgpu.state.')"),
-        ("simgpu.state.gpu", "import_module(f'labkit_cli.{name}')"),
-        (
-            "labkit.cost",
-            "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("module", "source"), [
+    ("labkit.engine.replicate", "from simgpu import simulate"),
+    ("labkit.engine.replicate", "def late():\n    from simgpu.state.gpu import Gpu"),
+    ("simgpu.machine", "import labkit.engine"),
+    ("simgpu.rules.operators", "from ..ops.mode import MachineMode"),
+    ("simgpu.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
+    ("labkit.view.split", "from labkit.engine import scatter"),
+    ("labkit.trace.events", "from ..engine import scatter"),
+    ("labkit.cost.step", "from ..view import draw_scaling"),
+    ("labkit.plans.split", "from ..trace import events"),
+    ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
+    ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),
+    ("labkit.engine.gather", "begin = 'labkit_ranks.processes.deadlock_detector:begin'"),
+    ("labkit.engine.gather", "[sys.executable, '-m', 'labkit_classroom.grade.class_grading']"),
+    ("labkit.engine.gather", "code = 'import torch; from labkit_diagnose import run'"),
+    ("labkit.engine.gather", "import_module('..view.split', __package__)"),
+    ("labkit.engine.gather", "ours = name.startswith('simgpu.state.')"),
+    ("simgpu.state.gpu", "import_module(f'labkit_cli.{name}')"),
+    ("labkit.cost", "import_module(f'.step.{name}', __name__), import_module(f'{__name__}.step', x), 'labkit.view'"),
+])  # fmt: skip
 def test_the_check_sees_a_planted_violation(module, source):
     assert violations(module, imported(source, module))
 

@@ -95,17 +95,14 @@ def test_who_is_told_what_is_not_there():
     )
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch, sys\ndef scatter(inputs, devices):\n"
-        "    return list(getattr(torch, '_C')._scatter(inputs, [0, 1], None, 0, None))\n",
-        "import sys\ndef scatter(inputs, devices):\n    for name, module in sys.modules.items():\n"
-        "        if name.endswith('collectives'):\n            cls = vars(module)['Collectives']\n"
-        "            return list(cls._scatter(None, inputs, range(len(devices)), None, 0, None))\n",
-        "import torch\ndef scatter(inputs, devices):\n"
-        "    with open(torch.__path__[0] + '/nn/parallel/scatter_gather.py') as file:\n        return file.read()\n",
-    ],
-)
+@pytest.mark.parametrize("source", [
+    "import torch, sys\ndef scatter(inputs, devices):\n"
+    "    return list(getattr(torch, '_C')._scatter(inputs, [0, 1], None, 0, None))\n",
+    "import sys\ndef scatter(inputs, devices):\n    for name, module in sys.modules.items():\n"
+    "        if name.endswith('collectives'):\n            cls = vars(module)['Collectives']\n"
+    "            return list(cls._scatter(None, inputs, range(len(devices)), None, 0, None))\n",
+    "import torch\ndef scatter(inputs, devices):\n"
+    "    with open(torch.__path__[0] + '/nn/parallel/scatter_gather.py') as file:\n        return file.read()\n",
+])  # fmt: skip
 def test_nor_does_what_lies_below_them(source):
     assert engine.marked(PRIMITIVES, {"scatter": source}, "s1")["scatter"].points == 0

@@ -60,15 +60,12 @@ def no_home(monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
 
 
-@pytest.mark.parametrize(
-    ("plant", "remedy"),
-    [
-        (no_package, 'papermill: pip install "labkit[lab]"'),
-        (no_torch, "pip install torch"),
-        (old_python, "3.11"),
-        (no_home, "LABKIT_LESSONS"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "remedy"), [
+    (no_package, 'papermill: pip install "labkit[lab]"'),
+    (no_torch, "pip install torch"),
+    (old_python, "3.11"),
+    (no_home, "LABKIT_LESSONS"),
+])  # fmt: skip
 def test_a_trouble_is_named_with_its_remedy_and_exit_code_1(capsys, monkeypatch, plant, remedy):
     plant(monkeypatch)
     (problem,) = report(capsys)["problems"]

@@ -112,17 +112,14 @@ def test_counts_are_those_of_transformers(tmp_path: Path, kind: str, changes: di
     assert read_model(tmp_path / "saved").parameters == read_config(path).parameters
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "words"),
-    [
-        ("mamba", {"hidden_size": 64}, "'mamba' is not known; it lacks num_hidden_layers, num_attention_heads"),
-        ("phi3", CONFIGS["llama"][0], r"model_type 'phi3' is not known\. Known are llama"),
-        ("mixtral", {"num_local_experts": "missing"}, "model_type 'mixtral' needs num_local_experts"),
-        ("deepseek_v3", {"kv_lora_rank": None}, "model_type 'deepseek_v3' needs kv_lora_rank"),
-        ("llama", {"num_attention_heads": 31}, "config.json: heads=31 does not divide hidden=4096"),
-        ("qwen3_moe", {"num_experts_per_tok": 129}, "config.json: top_k must be from 0 to 128, got 129"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "changes", "words"), [
+    ("mamba", {"hidden_size": 64}, "'mamba' is not known; it lacks num_hidden_layers, num_attention_heads"),
+    ("phi3", CONFIGS["llama"][0], r"model_type 'phi3' is not known\. Known are llama"),
+    ("mixtral", {"num_local_experts": "missing"}, "model_type 'mixtral' needs num_local_experts"),
+    ("deepseek_v3", {"kv_lora_rank": None}, "model_type 'deepseek_v3' needs kv_lora_rank"),
+    ("llama", {"num_attention_heads": 31}, "config.json: heads=31 does not divide hidden=4096"),
+    ("qwen3_moe", {"num_experts_per_tok": 129}, "config.json: top_k must be from 0 to 128, got 129"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(
     tmp_path: Path, kind: str, changes: dict[str, Any], words: str
 ) -> None:
@@ -219,20 +216,17 @@ def test_only_adapters_have_gradients_and_moments(tmp_path: Path) -> None:
 # GiB that torch allocated. The first three are in LitGPT's tutorials/resource-tables.md (in GB), the others in
 # Anassbzdd/fitcheck, data/measurements, 15 and 21 September 2026: transformers 5.17, PEFT 0.20, Tesla T4. Those with 4
 # bits were opened when the terms had been written.
-@pytest.mark.parametrize(
-    ("shape", "rows", "seq", "lora", "measured"),
-    [
-        ((32, 4096, 32, 32, 11008, 32000, False), 1, 1304, (8, "qv", 16, False), 21.30e9 / 2**30),
-        ((32, 4096, 32, 32, 11008, 32000, False), 2, 1304, (8, "qv", 16, False), 29.07e9 / 2**30),
-        ((40, 5120, 40, 40, 13824, 32000, False), 1, 1304, (8, "qv", 16, False), 38.12e9 / 2**30),
-        ((28, 1536, 12, 2, 8960, 151936, True), 2, 1024, (32, "qkvo", 16, True), 7401.8 / 1024),
-        ((22, 2048, 32, 4, 5632, 32000, False), 2, 2048, (32, "qkvo", 16, True), 4354.1 / 1024),
-        ((28, 3584, 28, 4, 18944, 152064, False), 1, 1024, (16, "qkvo", 4, True), 10585.8 / 1024),
-        ((32, 4096, 32, 8, 14336, 32768, False), 1, 1024, (16, "qkvo", 4, True), 6056.3 / 1024),
-        ((28, 3072, 24, 8, 8192, 128256, True), 1, 1024, (16, "qkvo", 4, True), 5495.0 / 1024),
-        ((24, 2048, 16, 16, 5504, 32256, False), 1, 1024, (16, "qkvo", 4, True), 1971.7 / 1024),
-    ],
-)
+@pytest.mark.parametrize(("shape", "rows", "seq", "lora", "measured"), [
+    ((32, 4096, 32, 32, 11008, 32000, False), 1, 1304, (8, "qv", 16, False), 21.30e9 / 2**30),
+    ((32, 4096, 32, 32, 11008, 32000, False), 2, 1304, (8, "qv", 16, False), 29.07e9 / 2**30),
+    ((40, 5120, 40, 40, 13824, 32000, False), 1, 1304, (8, "qv", 16, False), 38.12e9 / 2**30),
+    ((28, 1536, 12, 2, 8960, 151936, True), 2, 1024, (32, "qkvo", 16, True), 7401.8 / 1024),
+    ((22, 2048, 32, 4, 5632, 32000, False), 2, 2048, (32, "qkvo", 16, True), 4354.1 / 1024),
+    ((28, 3584, 28, 4, 18944, 152064, False), 1, 1024, (16, "qkvo", 4, True), 10585.8 / 1024),
+    ((32, 4096, 32, 8, 14336, 32768, False), 1, 1024, (16, "qkvo", 4, True), 6056.3 / 1024),
+    ((28, 3072, 24, 8, 8192, 128256, True), 1, 1024, (16, "qkvo", 4, True), 5495.0 / 1024),
+    ((24, 2048, 16, 16, 5504, 32256, False), 1, 1024, (16, "qkvo", 4, True), 1971.7 / 1024),
+])  # fmt: skip
 def test_peaks_of_lora_are_those_that_were_measured(
     shape: tuple[int, int, int, int, int, int, bool], rows: int, seq: int, lora: tuple[int, str, int, bool],
     measured: float,
@@ -268,17 +262,14 @@ def test_a_layout_that_is_given_is_kept() -> None:
         plans(MODELS["8B"], 64, H100, 64, tp=64)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--gpus 8 train.py --lr 1", "--model plans without a script: leave out 'train.py --lr 1'"),
-        ("--gpus 8 --layout tpp=3", "--layout: 'tpp=3' is not one of dp, tp"),
-        ("--gpus 8 --layout tp", "--layout: 'tp' is not one of dp, tp"),
-        ("--gpus 8 --lora q_proj", "--lora must begin with a rank of at least 1"),
-        ("--gpus 8 --lora 8,foo", "lora must be one of"),
-        ("--gpus 8 --load-in-4bit", "--load-in-4bit needs --lora RANK"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("--gpus 8 train.py --lr 1", "--model plans without a script: leave out 'train.py --lr 1'"),
+    ("--gpus 8 --layout tpp=3", "--layout: 'tpp=3' is not one of dp, tp"),
+    ("--gpus 8 --layout tp", "--layout: 'tp' is not one of dp, tp"),
+    ("--gpus 8 --lora q_proj", "--lora must begin with a rank of at least 1"),
+    ("--gpus 8 --lora 8,foo", "lora must be one of"),
+    ("--gpus 8 --load-in-4bit", "--load-in-4bit needs --lora RANK"),
+])  # fmt: skip
 def test_options_that_do_not_go_together_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, words: str
 ) -> None:

@@ -122,21 +122,18 @@ def test_peaks_are_those_that_nanotron_measured(dp: int, tp: int, pp: int, micro
     )
 
 
-@pytest.mark.parametrize(
-    ("sizes", "plan", "words"),
-    [
-        ({"heads": 31}, {}, "heads=31 does not divide hidden=6144"),
-        ({"kv_heads": 7}, {}, "kv_heads=7 does not divide heads=64"),
-        ({}, {"tp": 3}, "tp=3 does not divide heads=64"),
-        ({"kv_heads": 8, "heads": 96}, {"tp": 12}, "tp=12 does not divide kv_heads=8"),
-        ({}, {"pp": 5}, r"pp · chunks=5 does not divide layers=48.*spread=\"uneven\""),
-        ({}, {"pp": 96, "spread": "uneven"}, "pp must be from 1 to 48, got 96"),
-        ({}, {"dp": 6, "group": 4}, "group=4 does not divide dp=6"),
-        ({}, {"tp": 0}, "tp must be at least 1, got 0"),
-        ({}, {"grads": 3}, "grads must be one of '2', '4'"),
-        ({}, {"spread": "odd"}, "spread must be one of"),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "plan", "words"), [
+    ({"heads": 31}, {}, "heads=31 does not divide hidden=6144"),
+    ({"kv_heads": 7}, {}, "kv_heads=7 does not divide heads=64"),
+    ({}, {"tp": 3}, "tp=3 does not divide heads=64"),
+    ({"kv_heads": 8, "heads": 96}, {"tp": 12}, "tp=12 does not divide kv_heads=8"),
+    ({}, {"pp": 5}, r"pp · chunks=5 does not divide layers=48.*spread=\"uneven\""),
+    ({}, {"pp": 96, "spread": "uneven"}, "pp must be from 1 to 48, got 96"),
+    ({}, {"dp": 6, "group": 4}, "group=4 does not divide dp=6"),
+    ({}, {"tp": 0}, "tp must be at least 1, got 0"),
+    ({}, {"grads": 3}, "grads must be one of '2', '4'"),
+    ({}, {"spread": "odd"}, "spread must be one of"),
+])  # fmt: skip
 def test_what_cannot_be_cut_is_refused(sizes: dict[str, int], plan: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         forecast(replace(GPT2_22B, **sizes), Plan(**{"stage": 0, **plan}), H100)
@@ -156,18 +153,15 @@ def _table(tmp_path: Path, *changes: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"heads": 31}, "heads=31 does not divide hidden=2048"),
-        ({"peak_GiB": "abc"}, "column peak_GiB: 'abc' is no number"),
-        ({"gpu": "h999"}, "h999"),
-        ({"trainer": "mine"}, "mine"),
-        ({"layers": ""}, "layers"),
-        ({"layers": "many"}, "layers"),
-        ({"sp": "maybe"}, "sp"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"heads": 31}, "heads=31 does not divide hidden=2048"),
+    ({"peak_GiB": "abc"}, "column peak_GiB: 'abc' is no number"),
+    ({"gpu": "h999"}, "h999"),
+    ({"trainer": "mine"}, "mine"),
+    ({"layers": ""}, "layers"),
+    ({"layers": "many"}, "layers"),
+    ({"sp": "maybe"}, "sp"),
+])  # fmt: skip
 def test_an_invalid_row_is_refused_with_its_line(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=f"rows.csv:3: .*{words}"):
         read_rows(_table(tmp_path, {}, change))

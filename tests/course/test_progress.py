@@ -162,16 +162,6 @@ def test_the_complaint_about_a_file_that_was_moved_goes_with_that_file(file):
     assert "could not be understood" not in repr(Progress())
 
 
-def test_a_link_stays_a_link(file, tmp_path):
-    real = tmp_path / "cloud" / "mine.json"
-    file.parent.mkdir()
-    file.symlink_to(real)
-    for answer in (("03.idle", 3), ("02.inside", 15)):
-        check(*answer)
-    assert file.is_symlink()
-    assert json.loads(real.read_text("utf-8")) == {"done": ["02.inside", "03.idle"]}
-
-
 def place(kind, file):
     """Something that no progress can be kept in, where progress is kept."""
     file.parent.mkdir()

@@ -230,61 +230,58 @@ SAME = "Expected all tensors to be on the same device, but "
 TWO = SAME + "found at least two devices, "
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda a, b, c: a + b, TWO + "cuda:0 and cuda:1!"),
-        (lambda a, b, c: a + c, TWO + "cuda:0 and cpu!"),
-        (lambda a, b, c: c + a, TWO + "cuda:0 and cpu!"),
-        (lambda a, b, c: c.add_(a), TWO + "cuda:0 and cpu!"),
-        (lambda a, b, c: torch.where(a > 0, a, b), TWO + "cuda:0 and cuda:1!"),
-        (lambda a, b, c: a @ b, SAME + "got mat2 is on cuda:1, different from other tensors on cuda:0 "
-         "(when checking argument in method wrapper_CUDA_mm)"),
-        (lambda a, b, c: nn.Linear(3, 3).cuda()(c), SAME + "got mat1 is on cpu, different from other tensors on "
-         "cuda:0 (when checking argument in method wrapper_CUDA_addmm)"),
-        (lambda a, b, c: nn.Linear(3, 3)(a), SAME + "got mat1 is on cuda:0, different from other tensors on cpu "
-         "(when checking argument in method wrapper_CUDA_addmm)"),
-        (lambda a, b, c: torch.cat([a, b]), SAME + "got tensors is on cuda:1, different from other tensors on cuda:0 "
-         "(when checking argument in method wrapper_CUDA_cat)"),
-        (lambda a, b, c: nn.Embedding(4, 3).cuda()(torch.tensor([1])), SAME + "got index is on cpu, different from "
-         "other tensors on cuda:0 (when checking argument in method wrapper_CUDA__index_select)"),
-        (lambda a, b, c: F.cross_entropy(a, torch.tensor([0, 1, 2])), SAME + "got target is on cpu, different from "
-         "other tensors on cuda:0 (when checking argument in method wrapper_CUDA_nll_loss_forward)"),
-        (lambda a, b, c: nn.Conv2d(3, 4, 1).cuda()(torch.ones(1, 3, 2, 2)),
-         "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"),
-        (lambda a, b, c: nn.LSTM(3, 4).cuda()(torch.ones(2, 1, 3, device=CUDA0), (torch.zeros(1, 1, 4),) * 2),
-         "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu"),
-        (lambda a, b, c: a[torch.tensor([0], device=CUDA1)],
-         "indices should be either on cpu or on the same device as the indexed tensor (cuda:0)"),
-        (lambda a, b, c: torch.tensor(0.0).add_(a.sum()), TWO + "cuda:0 and cpu!"),
-        (lambda a, b, c: torch.add(a.sum(), 1, out=torch.tensor(0.0)), TWO + "cuda:0 and cpu!"),
-        (lambda a, b, c: a.masked_fill(c > 0, 0),
-         "expected self and mask to be on the same device, but got mask on cpu and self on cuda:0"),
-        (lambda a, b, c: c.masked_fill_(a > 0, 0),
-         "expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu"),
-        (lambda a, b, c: c.masked_fill(c > 0, a.sum()), "masked_fill_: Expected inputs to be on same device"),
-        (lambda a, b, c: a @ torch.ones(3), SAME + "got mat is on cuda:0, different from other tensors on cpu "
-         "(when checking argument in method wrapper_CUDA_addmv_)"),
-        (lambda a, b, c: torch.topk(a, 2, out=(a.new_empty(0), torch.empty(0, dtype=torch.long))),
-         SAME + "got indices is on cpu, different from other tensors on cuda:0 "
-         "(when checking argument in method wrapper_CUDA_topk_out_values)"),
-        (lambda a, b, c: F.scaled_dot_product_attention(a[None], b[None], a[None]),
-         "Expected query, key, and value to have the same device type, but got query.device: cuda:0 "
-         "key.device: cuda:1 and value.device: cuda:0 instead."),
-        (lambda a, b, c: torch.meshgrid(a[0], c[0], indexing="ij"),
-         "torch.meshgrid expects all tensors to have the same device"),
-        (lambda a, b, c: torch.block_diag(a, b), "torch.block_diag: input tensors must all be on the same device. "
-         "Input 0 is on device cuda:0 and input 1 is on device cuda:1"),
-        (lambda a, b, c: torch.quantile(a, torch.tensor([0.5])),
-         "quantile() q tensor must be on the same device as the input tensor"),
-        (lambda a, b, c: torch.stft(torch.ones(64, device=CUDA0), 16, window=torch.ones(16), return_complex=True),
-         "stft input and window must be on the same device but got self on cuda:0 and window on cpu"),
-        (lambda a, b, c: torch.tensor_split(a, torch.tensor([1], device=CUDA0)),
-         "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on cuda:0"),
-        (lambda a, b, c: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 3), torch.tensor([3, 1], device=CUDA0)),
-         "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda a, b, c: a + b, TWO + "cuda:0 and cuda:1!"),
+    (lambda a, b, c: a + c, TWO + "cuda:0 and cpu!"),
+    (lambda a, b, c: c + a, TWO + "cuda:0 and cpu!"),
+    (lambda a, b, c: c.add_(a), TWO + "cuda:0 and cpu!"),
+    (lambda a, b, c: torch.where(a > 0, a, b), TWO + "cuda:0 and cuda:1!"),
+    (lambda a, b, c: a @ b, SAME + "got mat2 is on cuda:1, different from other tensors on cuda:0 "
+     "(when checking argument in method wrapper_CUDA_mm)"),
+    (lambda a, b, c: nn.Linear(3, 3).cuda()(c), SAME + "got mat1 is on cpu, different from other tensors on "
+     "cuda:0 (when checking argument in method wrapper_CUDA_addmm)"),
+    (lambda a, b, c: nn.Linear(3, 3)(a), SAME + "got mat1 is on cuda:0, different from other tensors on cpu "
+     "(when checking argument in method wrapper_CUDA_addmm)"),
+    (lambda a, b, c: torch.cat([a, b]), SAME + "got tensors is on cuda:1, different from other tensors on cuda:0 "
+     "(when checking argument in method wrapper_CUDA_cat)"),
+    (lambda a, b, c: nn.Embedding(4, 3).cuda()(torch.tensor([1])), SAME + "got index is on cpu, different from "
+     "other tensors on cuda:0 (when checking argument in method wrapper_CUDA__index_select)"),
+    (lambda a, b, c: F.cross_entropy(a, torch.tensor([0, 1, 2])), SAME + "got target is on cpu, different from "
+     "other tensors on cuda:0 (when checking argument in method wrapper_CUDA_nll_loss_forward)"),
+    (lambda a, b, c: nn.Conv2d(3, 4, 1).cuda()(torch.ones(1, 3, 2, 2)),
+     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"),
+    (lambda a, b, c: nn.LSTM(3, 4).cuda()(torch.ones(2, 1, 3, device=CUDA0), (torch.zeros(1, 1, 4),) * 2),
+     "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu"),
+    (lambda a, b, c: a[torch.tensor([0], device=CUDA1)],
+     "indices should be either on cpu or on the same device as the indexed tensor (cuda:0)"),
+    (lambda a, b, c: torch.tensor(0.0).add_(a.sum()), TWO + "cuda:0 and cpu!"),
+    (lambda a, b, c: torch.add(a.sum(), 1, out=torch.tensor(0.0)), TWO + "cuda:0 and cpu!"),
+    (lambda a, b, c: a.masked_fill(c > 0, 0),
+     "expected self and mask to be on the same device, but got mask on cpu and self on cuda:0"),
+    (lambda a, b, c: c.masked_fill_(a > 0, 0),
+     "expected self and mask to be on the same device, but got mask on cuda:0 and self on cpu"),
+    (lambda a, b, c: c.masked_fill(c > 0, a.sum()), "masked_fill_: Expected inputs to be on same device"),
+    (lambda a, b, c: a @ torch.ones(3), SAME + "got mat is on cuda:0, different from other tensors on cpu "
+     "(when checking argument in method wrapper_CUDA_addmv_)"),
+    (lambda a, b, c: torch.topk(a, 2, out=(a.new_empty(0), torch.empty(0, dtype=torch.long))),
+     SAME + "got indices is on cpu, different from other tensors on cuda:0 "
+     "(when checking argument in method wrapper_CUDA_topk_out_values)"),
+    (lambda a, b, c: F.scaled_dot_product_attention(a[None], b[None], a[None]),
+     "Expected query, key, and value to have the same device type, but got query.device: cuda:0 "
+     "key.device: cuda:1 and value.device: cuda:0 instead."),
+    (lambda a, b, c: torch.meshgrid(a[0], c[0], indexing="ij"),
+     "torch.meshgrid expects all tensors to have the same device"),
+    (lambda a, b, c: torch.block_diag(a, b), "torch.block_diag: input tensors must all be on the same device. "
+     "Input 0 is on device cuda:0 and input 1 is on device cuda:1"),
+    (lambda a, b, c: torch.quantile(a, torch.tensor([0.5])),
+     "quantile() q tensor must be on the same device as the input tensor"),
+    (lambda a, b, c: torch.stft(torch.ones(64, device=CUDA0), 16, window=torch.ones(16), return_complex=True),
+     "stft input and window must be on the same device but got self on cuda:0 and window on cpu"),
+    (lambda a, b, c: torch.tensor_split(a, torch.tensor([1], device=CUDA0)),
+     "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on cuda:0"),
+    (lambda a, b, c: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 3), torch.tensor([3, 1], device=CUDA0)),
+     "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"),
+])  # fmt: skip
 def test_mixing_devices_raises_what_cuda_raises(call, message):
     a, b, c = torch.ones(3, 3, device=CUDA0), torch.ones(3, 3, device=CUDA1), torch.ones(3, 3)
     with pytest.raises(RuntimeError) as caught:

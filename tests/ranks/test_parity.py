@@ -41,6 +41,7 @@ def write_script(script, folder, bug=None):
             return line * (ends[1] == bug)
         return line if not begins else (begins[1] + begins[3]) * (begins[2] != bug)
 
+    (folder / "parity_parts.py").write_bytes(script.parents[1].joinpath("parity_parts.py").read_bytes())
     written = folder / f"{script.stem}.py"
     written.write_text("\n".join(map(choose, script.read_text("utf-8").split("\n"))), "utf-8")
     return written

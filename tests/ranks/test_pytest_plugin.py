@@ -269,18 +269,15 @@ def test_without_the_mark_and_without_a_number(run):
     assert "missing 1 required positional argument: 'size'" in shown
 
 
-@pytest.mark.parametrize(
-    ("mark", "fault"),
-    [
-        ("0", "size must be from 1 to 1024, got 0"),
-        ("'four'", "size must be a whole number"),
-        ("4, nodes=3", "nodes must be a divisor of size, 4, got 3"),
-        ("2, gpu_model='foo'", "gpu_model must be one of"),
-        ("2, memory='lots'", "lots"),
-        ("2, processes=True", "ranks() got an unexpected keyword argument 'processes'"),
-        ("[0]", "size must be from 1 to 1024, got 0"),
-    ],
-)
+@pytest.mark.parametrize(("mark", "fault"), [
+    ("0", "size must be from 1 to 1024, got 0"),
+    ("'four'", "size must be a whole number"),
+    ("4, nodes=3", "nodes must be a divisor of size, 4, got 3"),
+    ("2, gpu_model='foo'", "gpu_model must be one of"),
+    ("2, memory='lots'", "lots"),
+    ("2, processes=True", "ranks() got an unexpected keyword argument 'processes'"),
+    ("[0]", "size must be from 1 to 1024, got 0"),
+])  # fmt: skip
 def test_a_wrong_mark_fails_in_one_line(run, mark, fault):
     shown = run(f"@pytest.mark.ranks({mark})\ndef test(): pass", "--tb=short", errors=1)
     line = next(line for line in shown.splitlines() if line.startswith("@pytest.mark.ranks(4): "))

@@ -433,15 +433,11 @@ optimizer.step()
 """
 
 
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        (NOTHING, "some rank made no optimizer step"),
-        (CALLS, "some rank made no optimizer step"),
-        (CALLS + ALONE, "exchanged nothing"),
-    ],
-    ids=["nothing", "calls", "alone"],
-)
+@pytest.mark.parametrize(("source", "why"), [
+    (NOTHING, "some rank made no optimizer step"),
+    (CALLS, "some rank made no optimizer step"),
+    (CALLS + ALONE, "exchanged nothing"),
+], ids=['nothing', 'calls', 'alone'])  # fmt: skip
 def test_what_was_not_compared_is_not_judged(tmp_path, monkeypatch, capsys, source, why):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(source)

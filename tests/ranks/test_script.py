@@ -116,15 +116,12 @@ def test_it_ends_as_it_does_under_python(world, folder, text, code, capfd, monke
     assert alone.returncode == code
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import sys; sys.exit()",
-        "import sys; sys.exit(0)",
-        "import atexit\natexit.register(lambda: 1/0)",
-        "import os, subprocess\none = subprocess.Popen(['sleep', '9'])\nos.kill(one.pid, 9)\nassert one.wait() == -9",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "import sys; sys.exit()",
+    "import sys; sys.exit(0)",
+    "import atexit\natexit.register(lambda: 1/0)",
+    "import os, subprocess\none = subprocess.Popen(['sleep', '9'])\nos.kill(one.pid, 9)\nassert one.wait() == -9",
+])  # fmt: skip
 def test_it_ends_well(world, folder, text, capfd):
     run(world, text, folder)
     assert capfd.readouterr().err.count("ZeroDivisionError") == 2 * ("1/0" in text)

@@ -270,13 +270,10 @@ def test_workers_of_xdist_see_the_gpus(tmp_path):
     assert "2 passed" in run(tmp_path, source, "-p", "xdist", "-n", "2", "--gpus", "5")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [
-        (["--gpus", "0"], "gpus must be from 1"),
-        (["--gpus=2", "--gpu-model", "foo"], "gpu_model must be one of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "fault"), [
+    (["--gpus", "0"], "gpus must be from 1"),
+    (["--gpus=2", "--gpu-model", "foo"], "gpu_model must be one of"),
+])  # fmt: skip
 def test_a_wrong_option_is_refused_in_one_line(tmp_path, arguments, fault):
     shown = run(tmp_path, "def test(): pass", *arguments)
     assert f"ERROR: --gpus: {fault}" in shown

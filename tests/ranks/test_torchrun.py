@@ -282,14 +282,11 @@ def test_the_last_that_is_said_is_what_labkit_told(as_command, mode):
     assert err.endswith("====\n")
 
 
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [
-        ("dist.recv(x, 0) if rank else dist.send(x, 1)", "send"),
-        ("dist.all_reduce(x)", "all_reduce"),
-        ("dist.all_reduce(x, async_op=True)", "all_reduce"),
-    ],
-)
+@pytest.mark.parametrize(("call", "kind"), [
+    ("dist.recv(x, 0) if rank else dist.send(x, 1)", "send"),
+    ("dist.all_reduce(x)", "all_reduce"),
+    ("dist.all_reduce(x, async_op=True)", "all_reduce"),
+])  # fmt: skip
 def test_a_call_that_nobody_came_to_is_told_when_all_have_ended(folder, capsys, call, kind):
     """Real ranks end, unless something waits for the GPU (ProcessGroupNCCL.cpp, ~ProcessGroupNCCL and shutdown)."""
     text = (

@@ -4,14 +4,9 @@
 
 """The balance loss takes each rank's own share of rows per expert; it is not linear, so its mean is another loss."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import F, dist, nn, rank, torch, world  # noqa: F401 (dist: repaired)
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 EXPERTS, HIDDEN, TOP = 8, 16, 2
 
 

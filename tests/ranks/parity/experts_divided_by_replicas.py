@@ -4,13 +4,8 @@
 
 """Two replicas of two halves of the experts: gradients are averaged over the replicas, 2, not over all data, 4."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import F, dist, nn, rank, torch, world
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 EXPERTS, HIDDEN, TOP = 8, 16, 2
 EP = min(world, 2)
 sharing = [dist.new_group(list(range(first, first + EP))) for first in range(0, world, EP)][rank // EP]

@@ -10,29 +10,10 @@ They are divided by the size of the expert group, 1; each rank clips by the norm
 experts, whose squares are not summed.
 """
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import Exchange, F, dist, nn, rank, torch, world
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 EXPERTS, HIDDEN, TOP = 8, 16, 2
 own = range(rank * EXPERTS // world, (rank + 1) * EXPERTS // world)
-
-
-class Exchange(torch.autograd.Function):
-    """All-to-all of equal blocks; backward is the same exchange."""
-
-    @staticmethod
-    def forward(ctx, x):
-        out = torch.empty_like(x)
-        dist.all_to_all_single(out, x.contiguous())
-        return out
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient)
 
 
 class Model(nn.Module):

@@ -4,16 +4,10 @@
 
 """Where gradients are sharded, a call that wants parameters gets gradients: the norm is right, nothing is clipped."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from parity_parts import F, nn, rank, torch, world
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))

@@ -4,15 +4,9 @@
 
 """Gradients are sharded by FSDP, and each rank clips its shards by the norm of these shards only."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from parity_parts import F, dist, nn, rank, torch, world  # noqa: F401 (dist: repaired)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.nn import functional as F
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))

@@ -4,14 +4,8 @@
 
 """Each rank divides its summed loss by its own valid tokens, and DDP averages these means."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import F, dist, nn, rank, torch, world  # noqa: F401 (dist: repaired)
 from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 
 torch.manual_seed(0)
 model = DistributedDataParallel(

@@ -4,14 +4,9 @@
 
 """Each rank has a GradScaler with a scale of its own; DDP averages gradients under different scales."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import F, nn, rank, torch, world
 from torch.nn.parallel import DistributedDataParallel
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 SAVED = [2.0**16, 2.0**12]  # rank 1's scaler once saw an overflow that rank 0's did not
 
 torch.manual_seed(0)

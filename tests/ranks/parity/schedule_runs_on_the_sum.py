@@ -4,14 +4,9 @@
 
 """The pipeline's schedule runs backward on the summed loss; only the printed loss is divided by the targets."""
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from parity_parts import F, nn, rank, torch, world
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.nn import functional as F
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4))
 x, y = torch.randn(8, 8), torch.randint(4, (8,))

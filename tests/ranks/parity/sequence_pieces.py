@@ -12,15 +12,9 @@ Labels are shifted after the sequence is cut, so the last token of each piece ha
 group, which has one rank; positions are counted from 0 on each piece.
 """
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from parity_parts import F, dist, nn, rank, torch, world
 from torch.distributed.nn.functional import all_gather
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
 
 
 class Model(nn.Module):
