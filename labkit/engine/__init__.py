@@ -7,11 +7,5 @@ from .replicate import replicate
 from .scatter import scatter, scatter_kwargs
 
 __all__ = [
-    "DataParallel",
-    "data_parallel",
-    "gather",
-    "parallel_apply",
-    "replicate",
-    "scatter",
-    "scatter_kwargs",
-]
+    "DataParallel", "data_parallel", "gather", "parallel_apply", "replicate", "scatter", "scatter_kwargs",
+]  # fmt: skip

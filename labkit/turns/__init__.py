@@ -15,17 +15,6 @@ from .task import ScheduledTask, current_task, here, keep_turn
 from .task_group import TaskGroup, run_together, task_group_factories
 
 __all__ = [
-    "Deadlock",
-    "ScheduledTask",
-    "Scheduler",
-    "TaskEnded",
-    "TaskGroup",
-    "current_task",
-    "has_outside_help",
-    "here",
-    "keep_turn",
-    "run_together",
-    "stalled",
-    "task_group_factories",
-    "wake_stalled",
-]
+    "Deadlock", "ScheduledTask", "Scheduler", "TaskEnded", "TaskGroup", "current_task", "has_outside_help", "here",
+    "keep_turn", "run_together", "stalled", "task_group_factories", "wake_stalled",
+]  # fmt: skip

@@ -259,15 +259,15 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
         # C++ calls this too, for operators registered in Python (torch/_library/autograd.py).
         result = call_with_machine(forward.__get__(None, cls), *args, **kwargs)
         outputs = (result,) if isinstance(result, Tensor) else result
-        if isinstance(outputs, (tuple, list)):
-            for output in outputs:
-                node = output.grad_fn if isinstance(output, Tensor) else None
-                if isinstance(node, BackwardCFunction):
-                    made = gpus_of(outputs)
-                    setattr(node, _OUTPUTS, made)
-                    setattr(node, _INPUTS, gpus_of(args, ANYWHERE))
-                    setattr(node, _STREAM, stream_of(made))
-                    break
+        listed = outputs if isinstance(outputs, (tuple, list)) else ()
+        with torch._C.DisableTorchFunction():  # the mode need not see these questions
+            nodes = (one.grad_fn for one in listed if isinstance(one, Tensor))
+            node = next((one for one in nodes if isinstance(one, BackwardCFunction)), None)
+        if node is not None:
+            made = gpus_of(outputs)
+            setattr(node, _OUTPUTS, made)
+            setattr(node, _INPUTS, gpus_of(args, ANYWHERE))
+            setattr(node, _STREAM, stream_of(made))
         return result
 
     yield Patch(base, "apply", classmethod(apply))
