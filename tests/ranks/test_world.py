@@ -62,6 +62,22 @@ def test_a_sum(world):
     assert world.run(add) == [[6.0, 6.0]] * N
 
 
+def test_every_repeat_is_identical():
+    def draw(rank):
+        begin()
+        torch.manual_seed(rank.number)
+        here, there = torch.randn(3, device="cuda"), torch.randn(3)
+        dist.all_reduce(here)
+        return here.tolist(), there.tolist(), torch.randn(1, device="cuda").item(), torch.rand(1).item()
+
+    runs = []
+    for _ in range(2):
+        with World(N) as made:
+            runs.append(made.run(draw))
+    assert runs[0] == runs[1]
+    assert len({result[2] for result in runs[0]}) == N  # each process has generators of its own
+
+
 def test_a_rank_that_raises_ends_the_others(world):
     ended = []
 
