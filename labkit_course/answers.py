@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from inspect import isfunction
 
-from labkit.base.texts import Text, texts_beside
+from labkit.base.texts import Text, text_function
 
 from . import progress
 from .exercise import find
@@ -19,7 +19,7 @@ from .lesson import current_lesson
 from .names import advice_on
 from .verdict_html import SIGNS, as_html, frame_html
 
-_TEXTS = texts_beside(__file__)
+_text = text_function(__file__)
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Solution:
     text: str
 
     def _repr_html_(self) -> str:
-        title, text = _TEXTS["title"](), as_html(self.text)
+        title, text = _text("title"), as_html(self.text)
         return f"<details><summary>{title}</summary><div>{text}</div></details>"
 
     def __repr__(self) -> str:
-        return _TEXTS["hidden"](exercise=self.exercise)
+        return _text("hidden", exercise=self.exercise)
 
 
 def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
@@ -64,7 +64,7 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     facts = found.complete_facts(facts)
     several = answer if isinstance(answer, list) and answer else [answer]
     if all(one is None or one is ... for one in several):
-        text = _TEXTS["unanswered"]()
+        text = _text("unanswered")
         if several is answer:  # a list, as from two ranks: the exercise may say which entry is missing
             try:
                 found.kind.read(answer)
@@ -87,7 +87,7 @@ def check(exercise: str, answer: object, **facts: int) -> ShownVerdict:
     # Say the solution after a prediction; fold it after an exercise, to compare with the learner's own.
     asks = found.asks
     why = text or (solution.text if asks else found.explanation())
-    return ShownVerdict(True, _TEXTS["right"](why=why), None if asks else solution)
+    return ShownVerdict(True, _text("right", why=why), None if asks else solution)
 
 
 def reveal(exercise: str, **facts: int) -> Solution:
@@ -99,16 +99,16 @@ def reveal(exercise: str, **facts: int) -> Solution:
 def _explain_error(error: BaseException, answer: object, wanted: Text) -> str:
     """Return a hint on an answer that could not be judged; ``wanted`` describes the kind of answer."""
     if isinstance(error, Unreadable):
-        return str(error) or _TEXTS["asks"](wanted=wanted, answer=quote_value(answer))
+        return str(error) or _text("asks", wanted=wanted, answer=quote_value(answer))
     # From the learner's code, or a judge that cannot handle the object. Say what kind of answer is wanted where it may
     # not have been callable as asked.
     call, facts = _quote_call(answer, error), {"error": _describe_error(error)}
     if call:
-        raised = _TEXTS["raised_in"](**facts, call=call)
+        raised = _text("raised_in", **facts, call=call)
     elif isinstance(error, TypeError):
-        raised = _TEXTS["raised"](**facts, wanted=wanted)
+        raised = _text("raised", **facts, wanted=wanted)
     else:
-        raised = _TEXTS["raised_alone"](**facts)
+        raised = _text("raised_alone", **facts)
     return "\n".join(filter(None, [raised, advice_on(error, current_lesson())]))
 
 

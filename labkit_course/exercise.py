@@ -37,7 +37,7 @@ from labkit.base.texts import Entry, Text
 
 from . import kinds
 from .content import FOLDER, module
-from .judging import Hint, Hints, Kind, Praise, Unreadable, fill_named, sections, texts_by_name
+from .judging import Hint, Hints, Kind, Named, Praise, Unreadable, sections, texts_by_name
 
 Fact = tuple[int, int, int]
 Fresh = Callable[[Random], Mapping[str, int]]
@@ -130,7 +130,7 @@ class Exercise:
     code: Code
     kind_name: str
 
-    @property
+    @cached_property
     def asks(self) -> bool:
         """Whether this is a prediction: a question to answer before the next cell runs."""
         return "" in self.texts
@@ -190,7 +190,7 @@ class Exercise:
 
         Raises Unreadable, or an error of the learner's code.
         """
-        value = self._read(answer)
+        value = kinds.read_answer(answer, self.kind)
         if self.code.judge is None:
             return self._looked_up(value, facts)
         with closing(self.code.judge(value, **facts)) as hints:  # type: ignore[type-var]  # closes simulated GPUs
@@ -199,16 +199,6 @@ class Exercise:
             return None
         said = self._fill_text(found.name, facts, **{"answer": value, **found.values})
         return Hint(found.name, said.en, said.zh, float(isinstance(found, Praise)))
-
-    def _read(self, answer: object) -> Any:
-        """Return the first reading of ``answer`` that has the right kind."""
-        refused: Unreadable | None = None
-        for reading in kinds.readings(answer):
-            try:
-                return self.kind.read(reading)
-            except Unreadable as error:
-                refused = refused or error
-        raise refused or Unreadable
 
     @cached_property
     def _tables(self) -> dict[tuple[int, ...], dict[Any, ListedAnswer]]:
@@ -237,6 +227,14 @@ class Exercise:
             return None
         said = found.hint.fill({**self._with_derived(facts), "answer": value})
         return Hint(found.text.en.strip("{}"), said.en, said.zh)
+
+
+def fill_named(texts: Mapping[str, Text], name: str, values: Mapping[str, Any]) -> Text:
+    """Return the text called ``name``, filled with ``values``, of which those that are Named are texts themselves."""
+    named = {name: value for name, value in values.items() if isinstance(value, Named)}
+    plain = {name: value for name, value in values.items() if name not in named}
+    parts = {name: fill_named(texts, value.name, plain | value.values) for name, value in named.items()}
+    return texts[name].fill(plain | parts)
 
 
 def _number_of_a_choice(answer: object) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,3 @@ def texts_by_name(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
         block = f"\n```\n{head.code}```".replace("{", "{{").replace("}", "}}")
         texts["solution"] = Text(texts["solution"].en + block, texts["solution"].zh + block)
     return texts
-
-
-def fill_named(texts: Mapping[str, Text], name: str, values: Mapping[str, Any]) -> Text:
-    """Return the text called ``name``, filled with ``values``, of which those that are Named are texts themselves."""
-    named = {name: value for name, value in values.items() if isinstance(value, Named)}
-    plain = {name: value for name, value in values.items() if name not in named}
-    parts = {name: fill_named(texts, value.name, plain | value.values) for name, value in named.items()}
-    return texts[name].fill(plain | parts)

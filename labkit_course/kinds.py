@@ -119,6 +119,17 @@ def readings(answer: object) -> list[object]:
     return found
 
 
+def read_answer(answer: object, kind: Kind) -> Any:
+    """Return the first reading of ``answer`` that is of this ``kind``. Raises Unreadable."""
+    refused: Unreadable | None = None
+    for reading in readings(answer):
+        try:
+            return kind.read(reading)
+        except Unreadable as error:
+            refused = refused or error
+    raise refused or Unreadable
+
+
 def a_function(name: str) -> Callable[[object], object]:
     """Return the reader of an answer that is a function, called ``name`` in the lesson."""
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from labkit.base.texts import Text
 from labkit_course.content import FOLDER, module
-from labkit_course.judging import Hint, Named, fill_named, sections, texts_by_name
+from labkit_course.exercise import fill_named
+from labkit_course.judging import Hint, Named, sections, texts_by_name
 
 # The points of a repair: in full, once the plain cases are right, and once the results of all cases are right.
 WORTH = 10
