@@ -18,13 +18,14 @@ from torch.distributed import DistBackendError, DistNetworkError
 
 from labkit import turns
 from labkit.base.language import say
+from simgpu import hooks
 
 from ..calls import faults, semantics
 from ..calls.call import CollectiveCall
 from ..group.process_group import SimulatedProcessGroup
 from ..group.slot import NCCL_BUFFER, PlainTensors, Slot, first_in_line, join_line, leave_line
 from .call_packing import pack
-from .deadlock_detector import NEW, start_detector
+from .deadlock_detector import NEW, active_detector, start_detector
 from .store_keys import delete_value, read_values, sleep, write_value
 
 # Seconds for the launcher to end this rank when another one is gone, so that only one rank reports.
@@ -124,7 +125,10 @@ class StoreTransport:
         return slot
 
     def flush(self, rank: int) -> None:
-        """Do nothing: each call has waited on the host."""
+        """Wait for the pending calls of this rank."""
+        for slot in tuple(self.detector.pending):
+            if slot.transport is self and slot.call.backend == "nccl":
+                slot.wait_for_members(slot.call, slot.is_completed, slot.call.timeout)
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """Return the calls so far for a group of this number, with ``call``."""
@@ -226,3 +230,11 @@ class StoreTransport:
                 self._messages[way] += 1
                 return key
         return ""
+
+
+@hooks.device_waited.add
+def _wait_for_gpu(_: object) -> None:
+    """Let the host wait for the calls that NCCL would run on the rank's GPU."""
+    if (detector := active_detector()) is not None:
+        for transport in {slot.transport for slot in detector.pending}:
+            transport.flush(detector.rank)

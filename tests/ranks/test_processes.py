@@ -204,7 +204,14 @@ else:
     else:
         store.wait(["sent"])
         dist.recv(x, 1)
+    # The GPU runs a call that nobody waits for.
+    one = torch.ones(1, device="cuda")
+    dist.all_reduce(one, async_op=True)
+    torch.cuda.synchronize()
+    assert one.item() == 2
+    dist.all_reduce(one, async_op=True)
     dist.destroy_process_group()
+    assert one.item() == 4
 """
 
 
