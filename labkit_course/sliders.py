@@ -87,7 +87,7 @@ class VariedFunction:
             slider = widgets.IntSlider(
                 value=value, min=LIMITS[name][0], max=max(_MOST[name], value), continuous_update=False,
                 description=_TEXTS[name].in_language(self._language), style={"description_width": "140px"},
-                layout={"width": "560px", "max_width": "100%"},
+                layout={"width": "560px", "max_width": "calc(100% - 4px)"},  # less its margins
             )  # fmt: skip
             slider.observe(lambda change, name=name: self.set(**{name: change.new}), "value")
             sliders.append(slider)

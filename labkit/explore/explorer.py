@@ -31,8 +31,7 @@ _ARROW = (
     "%3Cpath d='M1 1l4 4 4-4' fill='none' stroke='white'/%3E%3C/svg%3E"
 )
 _STYLE = (
-    f"{PAGE_STYLE}<style>.labkit-explorer .widget-html-content{{min-width:0}}"
-    ".labkit-explorer svg{min-width:460px}"
+    f"{PAGE_STYLE}<style>.labkit-explorer svg{{min-width:460px}}"
     "[data-jp-theme-light=false] .labkit-explorer select"
     f'{{background-image:url("data:image/svg+xml,{_ARROW}")}}</style>'
 )

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from .test_explorers import ARROW, HIDDEN
+
 CELLS = [
     "import os\nos.environ['LABKIT_PROGRESS'] = 'off'",
     "import labkit\nfrom labkit.course import begin, predict, vary\n"
@@ -52,6 +54,9 @@ def test_other_numbers_by_keyboard(lab, shot, language, theme):
     page.keyboard.press("Control+b")  # no file browser
     page.wait_for_function("document.querySelector('.labkit-varied .noUi-target').clientWidth > 150")
     assert varied.locator("svg").bounding_box()["width"] >= picture * 0.95
+    assert varied.evaluate(HIDDEN) == 0, "the picture scrolls, not the sliders"
+    assert varied.locator(".labkit-view").evaluate(HIDDEN) > 100
+    assert varied.locator(".labkit-view").evaluate(ARROW) == "1"
 
 
 def test_a_cell_run_before_its_turn_is_told_which_one_comes_first(lab, server):
