@@ -119,6 +119,33 @@ def test_heights_are_in_proportion_to_rows(step):
         assert [high / heights[0] * rows[0] for high in heights] == pytest.approx(list(rows))
 
 
+def test_the_four_steps_are_named_above_what_they_make(gpus):
+    with labkit.record() as trace:
+        nn.DataParallel(nn.Linear(5, 2).to("cuda:0"))(torch.randn(30, 5))
+    picture = flow_picture(trace)
+    named = [text for text in picture.texts if text.text.replace(" ", "_") in STEPS[1:5]]
+    assert [text.text for text in named] == ["scatter", "replicate", "parallel apply", "gather"]
+    (output,) = boxes_of(picture, "output")
+    for text, label in zip(named, ("input", "replica", "output of a replica"), strict=False):
+        box = boxes_of(picture, label)[0]
+        assert text.x == box.x + box.width / 2
+        assert box.y - 14 < text.y < box.y
+    assert box.x + box.width < named[3].x < output.x  # above its arrows
+
+
+@pytest.mark.parametrize(("rows", "gpus"), [(9, 3), (10, 4), (2, 2), (128, 8), (100, 64), (40, 5)])
+def test_no_arrow_of_the_gradient_goes_through_the_words_of_the_output(rows, gpus):
+    picture = flow_picture(labkit.split(rows, gpus), STEPS.index("gather backward"))
+    (output,) = boxes_of(picture, "output")
+    (words,) = [text for text in picture.texts if text.x == output.x + output.width / 2]
+    assert output.y + words.size <= words.y <= output.y + output.height
+    for line in picture.lines:
+        if line.over and line.dashed and line.x2 < output.x < line.x1:
+            for x in (output.x, words.x, output.x + output.width):
+                y = line.y1 + (line.x1 - x) / (line.x1 - line.x2) * (line.y2 - line.y1)
+                assert not words.y - 0.75 * words.size < y < words.y + 0.2 * words.size
+
+
 def test_gather_ends_in_one_joined_output_where_each_part_has_its_place():
     for step in (4, None):
         picture = flow_picture(labkit.split(7, 3), step)

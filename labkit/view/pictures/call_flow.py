@@ -98,6 +98,8 @@ class _Painter:
             lanes.append((shares, y))
             y = (self._placeholder(words, y) if words else self._lane(shares[0], y)) + _GAP
         bottom = y - _GAP
+        if self.step is None and self.flow.copies:
+            self._headings(first)
         working = [(shares, y) for shares, y in lanes if shares]
         self._scatter(working, first, bottom)
         if self.flow.copies:
@@ -135,6 +137,16 @@ class _Painter:
         summed = say(en="gradient, summed", zh="梯度之和")
         self._cell(_REPLICA, y + _FORWARD + 1, flow.home, summed, _REDUCE, "gradient summed", _BACKWARD)
         return y + _FORWARD + 1 + _BACKWARD
+
+    def _headings(self, y: float) -> None:
+        """Name the steps above what they make, and gather above its arrows, for the output has words of its own."""
+        headings = {
+            _PIECE: say(en="scatter", zh="分发"), _REPLICA: say(en="replicate", zh="复制"),
+            _MADE: say(en="parallel apply", zh="并行执行"),
+            (_end(_MADE), _OUT[0] - _end(_MADE)): say(en="gather", zh="收集"),
+        }  # fmt: skip
+        for (left, width), words in headings.items():
+            self.sketch.add(Label(left + width / 2, y - 5, words, 10.5, "middle", muted=True))
 
     def _lane(self, at: int, y: float) -> float:
         """Draw the lane of GPU number ``at``: forward and, below, backward; return the lower edge."""
@@ -210,15 +222,12 @@ class _Painter:
             fill = {"gpu": gpu, "strong": self.step == step} if self._is_reached(step) else {"dashed": True}
             tint = _PALE if step == _GRADIENT and self._is_reached(step) else 0.0
             self.sketch.add(Box(column[0], edges[0], column[1], high, label=label, tint=tint, **fill))
-        if there and high >= _SIZE + 2 and sum(self.made_rows) == sum(self.given_rows):
-            words = _span(0, sum(self.made_rows))
-            size, middle = fit_size(words, width - 4, _SIZE), (edges[0] + edges[-1]) / 2
-            self.sketch.add(Label(left + width / 2, middle + size * 0.36, words, size, "middle", gpu=gpu))
         if self.backward:
             words, x = say(en="gradient", zh="梯度"), _GRADIENT_OUT[0] + _GRADIENT_OUT[1] / 2
             self.sketch.add(
                 Label(x, edges[-1] + 15, words, 10.5, "middle", muted=not self._is_reached(_GRADIENT))
             )
+        crossed = list[tuple[float, float]]()  # where arrows of the gradient cross the output
         for shares, y in working:
             stays, one = flow.shares[shares[0]].device == flow.target, len(shares) == 1
             part = _high(self.made_rows, shares[0]) if one else 1.0
@@ -228,6 +237,13 @@ class _Painter:
                 into = y + _FORWARD + 1 + part * _BACKWARD / 2 if one else y + _FORWARD - 6
                 way = _GRADIENT_OUT[0], out, _end(_MADE) + 1, into
                 self._arrow(_GRADIENT, *way, dashed=True, stays=stays, over=True)
+                slope = (into - out) / (_GRADIENT_OUT[0] - _end(_MADE) - 1)
+                crossed.append((out, out + slope * (_GRADIENT_OUT[0] - left)))
+        if there and high >= _SIZE + 2 and sum(self.made_rows) == sum(self.given_rows):
+            words = _span(0, sum(self.made_rows))
+            size = fit_size(words, width - 4, _SIZE)
+            middle = _free_middle(edges[0], edges[-1], crossed, size + 2)
+            self.sketch.add(Label(left + width / 2, middle + size * 0.36, words, size, "middle", gpu=gpu))
 
     def _weights(self, working: list[tuple[range, float]], top: float) -> None:
         """Draw two trunks with branches: from the module to the replicas, from their gradients to the sum."""
@@ -344,6 +360,17 @@ def _edges(rows: list[int], top: float, bottom: float) -> list[float]:
     if not total:
         return [start, *(start + high for _ in rows)]
     return [start + high * upto / total for upto in [0, *accumulate(rows)]]
+
+
+def _free_middle(top: float, bottom: float, crossed: list[tuple[float, float]], high: float) -> float:
+    """Return the middle of ``high`` pixels between ``top`` and ``bottom`` outside of all ``crossed``, as near to the
+    middle as there are any; the middle itself if there are none.
+    """
+    middle, half = (top + bottom) / 2, high / 2
+    ends = [end for pair in crossed for end in (min(pair) - half, max(pair) + half)]
+    places = [at for at in (middle, *ends) if top + half <= at <= bottom - half]
+    free = [at for at in places if not any(min(pair) - half < at < max(pair) + half for pair in crossed)]
+    return min(free, key=lambda at: abs(at - middle), default=middle)
 
 
 def _span(start: int, stop: int) -> str:
