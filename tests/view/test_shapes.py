@@ -118,4 +118,10 @@ def test_inputs_are_drawn_as_scatter_cuts_them(language, sound):
     (failed,) = [box for box in picture.boxes if box.dashed]
     assert failed.label == "returned cuda:1"
     assert "[4, 7, 6]" in [text.text for text in picture.texts]
+    sound(picture := inputs_picture(Cut((("photos[0]", (3, 7, 7)),), 2, ("", "[1, 4]"))))
+    given, returned = (
+        [box for box in picture.boxes if box.label.startswith(row)] for row in ("photos", "ret")
+    )
+    assert [(box.x, box.width) for box in returned] == [(box.x, box.width) for box in given]
+    assert [box.width for box in given] == pytest.approx([2 * given[1].width, given[1].width])
     assert repr(Cut((("roads", (14, 2)),), 2)) == "roads [14, 2]: [7, 2], [7, 2]"

@@ -188,7 +188,7 @@ def _labels(plan: Batches, batch: Split, number: int, left: float, line: float, 
 def inputs_picture(cut: Cut) -> Picture:
     """Draw a model's inputs as scatter cuts them: a lane for each tensor, dimension 0 across.
 
-    Pieces below one another go to the same replica.
+    Pieces below one another go to the same replica, and what it returns stands below its piece of the first tensor.
     """
     shown = choose_shown(len(cut.tensors), most=MOST_LANES, head=12, tail=3)
     lane = lanes(len(shown) + bool(cut.returned), 40, 96, 110)
@@ -212,12 +212,15 @@ def inputs_picture(cut: Cut) -> Picture:
                     sketch.add(Label(x + width / 2, lane.line(at), text, lane.size, "middle", gpu=gpu))
                     break
             x += width
-    last, width = len(shown), lane.width / max(len(cut.returned), 1)
+    last, x, count = len(shown), lane.left, len(cut.returned)
+    pieces = [piece[0] for _, shape in cut.tensors[:1] for piece in cut_shape(shape, cut.gpus)]
+    shares = pieces if len(pieces) == count and sum(pieces) else [1] * count
     failed = caption("cut", "failed")
     if cut.returned:
         sketch.add(lane.name(last, caption("cut", "returned")))
     for gpu, words in enumerate(cut.returned):
-        x, text = lane.left + gpu * width, fit_text(words or failed, width - 8, lane.size)
+        width = lane.width * shares[gpu] / sum(shares)
+        text = fit_text(words or failed, width - 8, lane.size)
         tip = f"cuda:{gpu} · {words or failed}"
         if words:
             bar = lane.bar(last, x, width, gpu, tint=_PALE[3], label=f"returned cuda:{gpu}", tip=tip)
@@ -226,6 +229,7 @@ def inputs_picture(cut: Cut) -> Picture:
             bar = lane.bar(last, x, width, dashed=True, label=f"returned cuda:{gpu}", tip=tip)
             label = Label(x + width / 2, lane.line(last), text, lane.size, "middle")
         sketch.add(bar, label)
+        x += width
     told = "; ".join(f"cuda:{gpu} {words or failed}" for gpu, words in enumerate(cut.returned))
     return sketch.picture(lane.y(last + bool(cut.returned)) + 8, f"{title}: {cut!r} {told}".rstrip())
 
