@@ -214,12 +214,13 @@ def inputs_picture(cut: Cut) -> Picture:
             x += width
     last, x, count = len(shown), lane.left, len(cut.returned)
     pieces = [piece[0] for _, shape in cut.tensors[:1] for piece in cut_shape(shape, cut.gpus)]
-    shares = pieces if len(pieces) == count and sum(pieces) else [1] * count
+    if len(pieces) != count or not any(pieces):
+        pieces = [1] * count
     failed = caption("cut", "failed")
     if cut.returned:
         sketch.add(lane.name(last, caption("cut", "returned")))
     for gpu, words in enumerate(cut.returned):
-        width = lane.width * shares[gpu] / sum(shares)
+        width = lane.width * pieces[gpu] / sum(pieces)
         text = fit_text(words or failed, width - 8, lane.size)
         tip = f"cuda:{gpu} · {words or failed}"
         if words:
