@@ -22,7 +22,7 @@ PAGE_STYLE = (
     "[data-jp-theme-light=false] .jp-RenderedSVG img{color-scheme:dark}"
     ".jp-RenderedSVG img{max-width:100%}"
     ".jp-OutputArea-child:not(:first-child)>.jp-RenderedSVG{padding-top:8px}"
-    f"{_WITH_SLIDERS} .widget-html-content{{min-width:0}}"  # so that the picture scrolls, not its explorer
+    f"{_WITH_SLIDERS} .widget-html-content{{min-width:0}}"  # the picture scrolls alone
     "@media(max-width:640px){.jp-RenderedSVG img:not([src*=labkit-narrow]){max-width:none}}"
     "@media(max-width:480px){.labkit-view :is(svg,img):not(.labkit-narrow){max-width:none!important}"
     f"{_WITH_SLIDERS} .widget-label{{white-space:normal;line-height:14px}}.jp-Placeholder-prompt{{display:none}}"
