@@ -176,6 +176,7 @@ def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
         words = problem.texts["no_class"].fill({"kind": type(model).__name__})
         return Judgement(0, Hint("no_class", words.en, words.zh))
     later: Hint | None = None
+    doubt: Hint | None = None
     for reached, case in cases(problem, draw):
         want = observe(problem.repaired, replace(case, gpus=1, order=None))
         seen = ModelRun(problem, case, observe(model, case), want)
@@ -183,7 +184,9 @@ def judge(problem: BrokenModel, model: object, draw: Random) -> Judgement:
             return Judgement(reached, seen.render_hint(hint))
         if later is None and (hint := next(_training_hints(seen), None)):
             later = seen.render_hint(hint)
-    return Judgement(EVERYWHERE if later else WORTH, later)
+        if seen.got.overwritten:
+            doubt = seen.render_hint(Named("overwritten"))
+    return Judgement(EVERYWHERE, later) if later else Judgement(WORTH, doubt)
 
 
 def _result_hints(seen: ModelRun) -> Iterator[Named]:

@@ -69,6 +69,8 @@ class Observed:
     busy        the GPUs on which each layer with weights has run, by its name; layers that never ran are missing.
     returned    what each replica returned in each call, by its GPU, on the CPU; a replica that failed is missing.
     names       the keys of its state_dict and their shapes, as made.
+    overwritten whether a replica has replaced or removed what another replica of the same call has on its GPU in
+                a dict or list that all share.
     """
 
     results: list[Any] = field(default_factory=list)
@@ -77,7 +79,11 @@ class Observed:
     busy: dict[str, set[int]] = field(default_factory=dict)
     returned: dict[int, list[Any]] = field(default_factory=dict)
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    overwritten: bool = False
     failure: ModelFailure | None = None
+
+
+_OF_MODULES = frozenset(vars(nn.Module()))
 
 
 class _Stop(Exception):
@@ -113,13 +119,15 @@ def _run(model_class: type[nn.Module], case: Case, seen: Observed) -> None:
     with _step("load", seen):
         model.to("cuda:0")
         _watch(model, seen.busy)
+        kept: dict[str, Tensor] = {}
         model.register_forward_hook(
-            lambda module, given, output: _note_returned(given, output, seen.returned)
+            lambda module, given, output: _note_replica(model, given, output, seen, kept)
         )
         wrapped = nn.DataParallel(model, list(range(case.gpus))) if case.gpus > 1 else model
     losses = []
     for number, given in enumerate(case.calls):
         model.train(number + 1 < len(case.calls))
+        kept.clear()
         result = _call_model(model, wrapped, given, seen)
         if model.training:
             losses += [sum_weighted(result)]
@@ -191,11 +199,21 @@ def _watch(model: nn.Module, busy: dict[str, set[int]]) -> None:
             module.register_forward_hook(lambda module, given, output, name=name: ran(name, output))
 
 
-def _note_returned(given: Any, output: Any, returned: dict[int, list[Any]]) -> None:
+def _note_replica(model: nn.Module, given: Any, output: Any, seen: Observed, kept: dict[str, Tensor]) -> None:
+    """Note what a replica returns, and whether it has overwritten what ``model`` ``kept`` after the one before."""
     devices = [tensor.device.index for tensor in tensors(given, "").values() if tensor.is_cuda]
-    if devices:
-        result = map_tensors(output, lambda path, tensor: tensor.detach().cpu())
-        returned.setdefault(devices[0], []).append(result)
+    if not devices:
+        return
+    result = map_tensors(output, lambda path, tensor: tensor.detach().cpu())
+    seen.returned.setdefault(devices[0], []).append(result)
+    own = {name: value for name, value in vars(model).items() if name not in _OF_MODULES}
+    now = tensors({name: value for name, value in own.items() if isinstance(value, dict | list)}, "")
+    seen.overwritten |= any(
+        old.is_cuda and old.device.index != devices[0] and now.get(path) is not old
+        for path, old in kept.items()
+    )
+    kept.clear()
+    kept.update(now)
 
 
 def sum_weighted(result: Any) -> Tensor | None:

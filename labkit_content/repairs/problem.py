@@ -24,7 +24,9 @@ PLAIN, EVERYWHERE = 5, 8
 
 class Judgement(NamedTuple):
     """points   of WORTH that the repair reaches, without regard to hints taken.
-    hint     on the first mistake; None if there is none."""
+    hint     on the first mistake; with all points, on what can go wrong where nothing was found; None if there is
+             neither.
+    """
 
     points: int
     hint: Hint | None

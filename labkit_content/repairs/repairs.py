@@ -75,7 +75,7 @@ def repair(name: str, attempt: object) -> Repair:
         return Repair(name, None, f"{problem.texts['again']}\n```\n{text}\n```", picture)
     found = problem.judge(attempt, Random(SystemRandom().getrandbits(64)))
     score.note_points(name, found.points)
-    return Repair(name, found.hint is None, _verdict(problem, found))
+    return Repair(name, found.points == WORTH, _verdict(problem, found))
 
 
 def hint(name: str, number: int = 1) -> Hints:
@@ -120,10 +120,11 @@ def _find_problem(name: str, among: dict[str, Any] | None = None) -> Any:
 def _verdict(problem: RepairProblem, found: Judgement) -> str:
     spent, total = score.cost(problem.name), score.total(lesson_of(problem.name))
     hints = say(en=f" ({WORTH} less {spent} for hints)", zh=f"（提示扣去 {spent} 分）") if spent else ""
-    if found.hint is None:
+    if found.points == WORTH:
+        why, doubt = problem.texts["why"], found.hint or ""
         return say(
-            en=f"Repaired: {WORTH - spent} points{hints}. Total: {total} of 100. {problem.texts['why']}",
-            zh=f"修好了：得 {WORTH - spent} 分{hints}。总分 {total} / 100。{problem.texts['why']}",
+            en=f"Repaired: {WORTH - spent} points{hints}. Total: {total} of 100. {why} {doubt}".rstrip(),
+            zh=f"修好了：得 {WORTH - spent} 分{hints}。总分 {total} / 100。{why}{doubt}",
         )
     so_far = ""
     if found.points:

@@ -114,6 +114,16 @@ def test_a_wrong_repair_gets_the_hint_for_its_misconception(name, model, id, poi
     assert (found.points, found.hint.id) == (points, id)
 
 
+def test_a_repair_that_only_threads_could_break_is_right_with_a_doubt(language):
+    shown = {
+        kind: repair("waves", next(model for name, model, id, _ in ATTEMPTS if (name, id) == ("waves", kind)))
+        for kind in ("right", "overwritten")
+    }
+    assert [one.right for one in shown.values()] == [True, True]
+    doubt = PROBLEMS["waves"].texts["overwritten"].in_language(language)
+    assert [repr(one).endswith(doubt) for one in shown.values()] == [False, True]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hint_is_in_both_languages(name):
     *_, (model, id) = (one[1:3] for one in WRONG if one[0] == name)
