@@ -54,6 +54,8 @@ half_precision: Hook[Callable[[Any], object]] = Hook()
 host_waited: Hook[Callable[[Any], object]] = Hook()
 # (machine): the same for waits that no operator makes: events, synchronize(), copies without blocking.
 device_waited: Hook[Callable[[Any], object]] = Hook()
+# (machine): called when the host waits for all streams of a GPU, after ``device_waited``.
+synchronized: Hook[Callable[[Any], object]] = Hook()
 # (machine) -> whether every wait and operator must be reported now.
 is_followed: Hook[Callable[[Any], bool]] = Hook()
 # (machine): called for each operator on a GPU, while ``is_followed``.

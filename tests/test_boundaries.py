@@ -65,7 +65,7 @@ labkit_ranks.pictures        | base plans cost trace view labkit_ranks.calls lab
 labkit_ranks.rank            | base turns simgpu.children simgpu.hooks trace labkit_ranks.calls simgpu
 labkit_ranks.group           | base simgpu.features trace labkit_ranks.calls labkit_ranks.rank simgpu
 labkit_ranks.processes       | base turns simgpu simgpu.hooks labkit_ranks.calls labkit_ranks.rank labkit_ranks.group
-labkit_ranks.threads         | base turns simgpu trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
+labkit_ranks.threads         | base turns simgpu simgpu.hooks trace labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.processes
 labkit_ranks.torchrun        | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.processes labkit_ranks.threads
 labkit_ranks.notebook        | base turns simgpu.children cost simgpu trace labkit_ranks.calls labkit_ranks.planning labkit_ranks.rank labkit_ranks.threads
 labkit_ranks.testing         | base turns simgpu.children simgpu labkit_ranks.calls labkit_ranks.rank labkit_ranks.threads labkit_ranks.notebook

@@ -232,7 +232,7 @@ class StoreTransport:
         return ""
 
 
-@hooks.device_waited.add
+@hooks.synchronized.add
 def _wait_for_gpu(_: object) -> None:
     """Let the host wait for the calls that NCCL would run on the rank's GPU."""
     if (detector := active_detector()) is not None:

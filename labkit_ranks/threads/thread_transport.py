@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from labkit import turns
+from simgpu import hooks
 
 from ..calls import faults, semantics
 from ..calls.call import CollectiveCall
 from ..group.process_group import SimulatedProcessGroup
 from ..group.slot import NCCL_BUFFER, PlainTensors, Slot, first_in_line, join_line, leave_line
-from ..rank.rank import Rank
+from ..rank.enqueued_calls import wait_on_host
+from ..rank.rank import Rank, current_thread_rank
 from .store import shared_values
 from .waiting import wait_for_ranks, yield_turn
 
@@ -323,6 +325,11 @@ class ThreadTransports:
         found.join(group, rank)
         return found
 
+    def flush(self, rank: int) -> None:
+        """Wait for the pending calls of ``rank`` in all groups."""
+        for transport in tuple(self._known.values()):
+            transport.flush(rank)
+
     def unmet_calls(self) -> list[CollectiveCall]:
         return [call for transport in self._known.values() for call in transport.unmet_calls()]
 
@@ -337,6 +344,13 @@ class ThreadTransports:
 
     def clear(self) -> None:
         self._known.clear()
+
+
+@hooks.synchronized.add
+def _wait_for_calls(_: object) -> None:
+    """Wait for all calls of the current rank: NCCL runs them on its own streams, and synchronize() waits for these."""
+    if (rank := current_thread_rank()) is not None:
+        wait_on_host(rank, lambda: rank.world.transports.flush(rank.number))
 
 
 def _finish(slot: Slot, compute: Callable[[list[CollectiveCall]], None]) -> None:

@@ -137,7 +137,7 @@ class CudaFunctions:
         self._cuda_synchronize()
 
     def _cuda_synchronize(self) -> None:
-        for wait in hooks.device_waited:
+        for wait in (*hooks.device_waited, *hooks.synchronized):
             wait(self._machine)
 
     def _accelerator_getDeviceCapability(self, index: int) -> NoReturn:

@@ -42,6 +42,18 @@ def one_more(then):
     return program
 
 
+@pytest.mark.parametrize("synchronize", [torch.cuda.synchronize, torch.accelerator.synchronize])
+def test_a_synchronize_waits_for_calls_that_nobody_waits_for(synchronize):
+    def program(n):
+        dist.barrier()  # the first call waits for the others, to connect them
+        x = torch.full((3,), n + 1.0, device="cuda")
+        dist.all_reduce(x, async_op=True)
+        synchronize()
+        return x.tolist()
+
+    assert run(program) == [[3.0] * 3] * 2
+
+
 def event(x, other):
     torch.cuda.current_stream().record_event().synchronize()
 
