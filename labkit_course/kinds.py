@@ -66,6 +66,7 @@ def device(answer: object) -> str:
     text = _text(answer)
     if re.search(r"cuda(\s+:|:\s)", text):
         raise Unreadable(_TEXTS["device_space"])
+    text = re.sub(r"^(on |在)(the )?|上。?$", "", text)
     text = re.sub(r"^(torch\.)?device\((type=)?|index=|[\"' )“”‘’]", "", text).replace(",", ":")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
         raise Unreadable

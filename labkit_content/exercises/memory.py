@@ -145,7 +145,10 @@ def _judge_average(answer: Callable[..., Any]) -> Hints:
         if ran.failure and "'NoneType'" in ran.failure.words and ran.call_kinds():
             yield Named("used_none")
         results = ran.require_success().results
-        if any(result is None for result in results) and ran.call_kinds():
+        silent = [rank for rank, result in enumerate(results) if result is None]
+        if 0 < len(silent) < ranks:
+            yield Named("some_none", rank=silent[0])
+        if silent and ran.call_kinds():
             yield Named("none")
         results = [read_returned(result) for result in results]
         if not all(isinstance(result, Tensor) and result.shape == own[0].shape for result in results):

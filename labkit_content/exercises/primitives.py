@@ -32,7 +32,8 @@ def _judge_gather(answer: Callable[..., Any]) -> Hints:
             sizes = wanted[: len(devices)]
             rows = torch.arange(2.0 * sum(sizes)).reshape(-1, 2)
             parts = rows.split(list(sizes))
-            outputs = [part.to(at).requires_grad_() for part, at in zip(parts, devices, strict=False)]
+            places = devices[::-1] if home == last else devices
+            outputs = [part.to(at).requires_grad_() for part, at in zip(parts, places, strict=False)]
             case = {"case": Named("case"), "sizes": list(sizes), "home": home}
             try:
                 got = read_returned(answer(list(outputs), home))

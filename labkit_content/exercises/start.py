@@ -22,7 +22,7 @@ from .gpus import some_gpus
     "00.bytes",
     rows=(1000, 1, 1_000_000),
     columns=(5, 1, 1000),
-    fresh=lambda random: {"rows": random.randrange(200, 3000, 100), "columns": random.randint(2, 9)},
+    fresh=lambda random: {"rows": random.randrange(200, 3000, 100), "columns": random.choice((3, 5, 7, 9))},
 )
 def _derive_bytes(rows: int, columns: int) -> dict[str, int]:
     count = rows * columns  # "everywhere": a copy on each of four GPUs

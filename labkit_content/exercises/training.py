@@ -86,8 +86,10 @@ def _judge_parts(answer: Callable[..., Any]) -> Hints:
             want = torch.autograd.grad(model(x).mean(), line.weight)[0].item()
             seen: list[int] = []
             arrived: list[float] = []
+            sent: list[int] = []  # rows that had gone through the model when each gradient arrived
             line.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(len(inputs[0])))
             line.weight.register_hook(lambda gradient, arrived=arrived: arrived.append(gradient.item()))
+            line.weight.register_hook(lambda _, seen=seen, sent=sent: sent.append(sum(seen)))
             if (returned := answer(model, parts)) is ...:
                 read_returned(returned)
             if line.weight.item() != 1:
@@ -100,7 +102,7 @@ def _judge_parts(answer: Callable[..., Any]) -> Hints:
                 yield _explain_gradient(got, want, parts, arrived)
             elif max(seen, default=0) > size:
                 yield Named("at_once")
-            elif len(arrived) < len(parts):
+            elif len(arrived) < len(parts) or sent[0] >= rows:
                 yield Named("kept")
 
 

@@ -34,9 +34,11 @@ def _count_replicas(rows: int, gpus: int) -> int:
 
 
 def _draw_run(random: Random) -> dict[str, int]:
-    size = random.randint(8, 40)
+    gpus = random.randint(2, 6)
+    # A full batch reaches every GPU; what happens otherwise is lesson 03's.
+    size = random.choice([size for size in range(8, 41) if _count_replicas(size, gpus) == gpus])
     rows = size * random.randint(2, 4) + random.randint(1, size - 1)
-    return {"rows": rows, "size": size, "gpus": random.randint(2, 6)}
+    return {"rows": rows, "size": size, "gpus": gpus}
 
 
 _ROWS: Fact = (100, 1, 1_000_000)
@@ -45,11 +47,13 @@ _GPUS: Fact = (2, 0, 64)
 
 
 @derive_facts("02.lines", rows=_ROWS, size=_SIZE, gpus=_GPUS, fresh=_draw_run)
-def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, int]:
+def _derive_lines(rows: int, size: int, gpus: int) -> dict[str, object]:
     (full, rest), batches, busy = divmod(rows, size), -(-rows // size), max(gpus, 1)
-    printed = full * _count_replicas(size, gpus) + (_count_replicas(rest, gpus) if rest else 0)
+    last = _count_replicas(rest, gpus) if rest else 0
+    printed = full * _count_replicas(size, gpus) + last
     return {
         "printed": printed,
+        "sum": f"{full} × {_count_replicas(size, gpus)}" + f" + {last}" * (last > 0),
         "batches": batches,
         "one_batch": busy,
         "each_gpu": batches * busy if batches * busy != printed else -1,  # wrong only with idle GPUs
@@ -101,7 +105,7 @@ def _judge_made_model(gpus: int, answer: Callable[..., Any]) -> Hints:
 
 @judge("02.move", a_function("move"))
 def _judge_move(answer: Callable[..., Any]) -> Hints:
-    two, three = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])
+    two, three = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3, 4, 5])
     with some_gpus(2) as devices:
         for name, given, wanted, missed in (
             ("tensor", two, devices[-1], "stayed"),
@@ -123,6 +127,10 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
             if _describe_form(got) != form:
                 yield Named("form", got=f"`{_describe_form(got)[:60]}`", want=f"`{form}`", **case)
             for tensor, before in zip(_list_tensors(got), _list_tensors(given), strict=True):
+                if tensor.dtype != before.dtype:
+                    yield Named("dtype", before=before.dtype, after=tensor.dtype, **case)
+                if tensor.requires_grad != before.requires_grad:
+                    yield Named("cut_off", **case)
                 if not torch.equal(tensor.cpu(), before):
                     yield Named("values", **case)
                 if str(tensor.device) != wanted:

@@ -372,6 +372,11 @@ def reduced(scale=lambda total, ranks: total / ranks, ranks=None, first=False):
     return mine
 
 
+def returned_by_the_first(gradient):
+    mean = reduced()(gradient)
+    return mean if torch.distributed.get_rank() == 0 else None
+
+
 def in_background(finish, late=False):
     """An ``average`` of lesson 08 with ``async_op=True``; ``finish`` takes its work. ``late``: after the division."""
 
@@ -887,7 +892,9 @@ WRONG = {
         (stops_in(tuple), "given a tuple that holds a list, and a tuple with a dict in a dict, a tensor inside"),
         (stops_in(list), "given a list that holds a list and a dict, a tensor inside"),
         (stops_in(dict), "given a dict that holds a list of tensors, a tensor inside"),
-        (moved(lambda x, device: torch.zeros_like(x, device=device)), "the numbers in a tensor are no longer"),
+        (moved(lambda x, device: x.to(device) * 0), "the numbers in a tensor are no longer"),
+        (moved(lambda x, device: x.float().to(device)), "a tensor of torch.int64 has become one of torch.float32"),
+        (moved(lambda x, device: torch.tensor(x.tolist(), device=device)), "lost its way back to the original"),
         (moved(kept=False), "it returns `list("),
         (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
@@ -966,6 +973,7 @@ WRONG = {
         (lambda outs, d: torch.hstack([out.to(d) for out in outs]), "[2, 4]: rows are joined along dimension 0"),
         (lambda outs, d: FOUR["gather"](outs, "cuda:0"), "and device cpu the result is on cuda:0"),
         (lambda outs, d: FOUR["gather"](outs[::-1], d), "not in the order of the list"),
+        (lambda outs, d: FOUR["gather"](sorted(outs, key=lambda out: out.device.index), d), "order of the list"),
         (lambda outs, d: FOUR["gather"]([out.detach() for out in outs], d), "out of the graph"),
         (lambda outs, d: outs[0].to(d), "not the rows of all outputs"),
         (lambda outs, d: [out.to(d) for out in outs], "has to return a tensor"), (lambda outs, d: None, "return"),
@@ -1051,7 +1059,7 @@ WRONG = {
         (lambda state: {k.removeprefix("module."): v for k, v in state.items()} if "module." in min(state) else state,
          "returns the dict that it was given"),
         (lambda state: {k.lstrip("module."): v for k, v in state.items()}, "`lstrip` removes any of the letters"),
-        (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "`replace` removes"),
+        (lambda state: {k.replace("module.", ""): v for k, v in state.items()}, "only the first one, at the"),
         (lambda state: {k[7:]: v for k, v in state.items()}, "loses its first seven characters"),
         (lambda state: {k.split(".")[-1]: v for k, v in state.items()}, "without a wrapper has"),
     ],
@@ -1129,6 +1137,7 @@ WRONG = {
         (in_parts(scale=True), "is 3.59075, but"), (in_parts(zero=True), "is set to zero"),
         (lambda m, p: m(torch.cat(p)).mean().backward(), "go through the model at once"),
         (lambda m, p: sum(m(one).sum() / total(p) for one in p).backward(), "only after the last part"),
+        (lambda m, p: [loss.backward() for loss in [m(one).sum() / total(p) for one in p]], "only after the last part"),
         (lambda m, p: sum(m(one).sum() / total(p) for one in p), "the weight has no gradient"),
         (lambda m, p: [in_parts()(m, p), torch.optim.SGD(m.parameters(), 0.1).step()], "weight itself has changed"),
         (lambda m, p: 1 / 0, "ZeroDivision"), (3, "the function itself"),
@@ -1144,6 +1153,7 @@ WRONG = {
         (reduced(lambda total, ranks: total), "that is the sum"), (lambda g: g, "rank 0 still returns"),
         (reduced(lambda total, ranks: total / 2), "on two ranks that is right, on 3 it is not"),
         (lambda g: g / 2, "return different gradients"), (reduced(ranks=[0]), "it hangs: "),
+        (returned_by_the_first, "rank 1 returns `None`"),
         (in_background(lambda work: None), "call `wait()` on what it returns"),
         (in_background(lambda work: work.wait(), late=True), "before you use the tensor"),
         (lambda g: torch.distributed.all_reduce(g), "returns `None`, as `dist.all_reduce` does"),
