@@ -151,7 +151,7 @@ def copy_seconds(nbytes: float, device: str, source: str | None, hardware: Hardw
 class Accelerator:
     """A GPU and the ``links`` of its machines. Bandwidth in bytes a second.
 
-    flops       dense peak in 16 bits. (Data sheets give twice that, for sparse matrices.)
+    flops       dense peak in 16 bits. (Data sheets give twice that, for sparse matrices.) ``single``: in float32.
     memory      bytes, of which ``usable`` can be allocated.
     bandwidth   of its memory.
     product     the share of the peak that a large product reaches, ``attention`` flash attention's.
@@ -159,6 +159,7 @@ class Accelerator:
 
     name: str
     flops: float
+    single: float
     memory: float
     bandwidth: float
     product: float
@@ -179,12 +180,12 @@ def _read_profiles() -> tuple[dict[str, Hardware], dict[str, Accelerator]]:
             size = int(given.pop("machine_size", Hardware.machine_size))
             links[key] = Hardware(name, **given, machine_size=size)
         elif kind == "GPU":
-            flops, memory, bandwidth, product, attention, inside, between = map(float, numbers)
+            flops, single, memory, bandwidth, product, attention, inside, between = map(float, numbers)
             link = Hardware(
                 name.split()[0], inside, inside, latency=0.0, network_bandwidth=between, network_latency=0.0,
                 start=4.16e-05, crowding=0.278,
             )  # fmt: skip
-            gpus[key] = Accelerator(name, flops, memory, bandwidth, product, attention, link)
+            gpus[key] = Accelerator(name, flops, single, memory, bandwidth, product, attention, link)
     return links, gpus
 
 

@@ -50,7 +50,9 @@ def operator_seconds(
     if not flops:  # no rows, as for an expert without tokens
         return 0.0, seconds
     first = next(one for one in tensors_in(args))
-    slower = 1 if first.element_size() <= 2 else 2 if torch.backends.cuda.matmul.allow_tf32 else 16
+    slower = 1.0
+    if first.element_size() > 2:
+        slower = 2 if torch.backends.cuda.matmul.allow_tf32 else gpu.flops / gpu.single
     if packet in _PRODUCTS:
         a, b = args[_PRODUCTS[packet] : _PRODUCTS[packet] + 2]
         many = a.shape[0] if a.dim() == 3 else 1

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from labkit.base.texts import Text
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named, Unreadable
-from labkit_course.kinds import a_function, read_returned
+from labkit_course.kinds import a_function, read_returned, wrong_return
 from labkit_ranks.plans.context import owners
 
 from .on_ranks import on_ranks, on_ranks_with_late_messages
@@ -110,6 +110,14 @@ def _by_parts(
     return found
 
 
+def _with_own_values(q: Tensor, k: Tensor, v: Tensor, ranks: int) -> list[Tensor]:
+    """Return each rank's output when the keys travel, and its own values take the place of all others."""
+    return [
+        _by_parts(q, k, part.repeat(ranks, 1), ranks, _visible)[rank]
+        for rank, part in enumerate(v.chunk(ranks))
+    ]
+
+
 @judge("21.ring", a_function("ring_attention"))
 def _ring(ring_attention: Callable[..., Any]) -> Hints:
     rows, width = 4, 8
@@ -124,6 +132,8 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         if ran.failure and "invalid argument" in ran.failure.words:
             yield Named("peers", ranks=ranks)
         found = [read_returned(one) for one in ran.require_success().results]
+        if not all(isinstance(one, Tensor) for one in found):
+            raise wrong_return(found[0], Text("the output alone", "输出这一个张量"))
         if any(one.isnan().any() for one in found):
             with_zeros = on_ranks_with_late_messages(ring_attention, ranks, given, 0.0).results
             if not any(one.isnan().any() for one in with_zeros):
@@ -147,7 +157,11 @@ def _ring(ring_attention: Callable[..., Any]) -> Hints:
         for name, mask in masks.items():
             if all(map(_is_close, found, _by_parts(q, k, v, ranks, mask))):
                 yield Named(name, ranks=ranks)
+        if len(ran.call_kinds("send")) and all(map(_is_close, found, _with_own_values(q, k, v, ranks))):
+            yield Named("keys_alone", ranks=ranks)
         good = list(map(_is_close, found, right))
+        if good == [True] * (ranks - 1) + [False]:
+            yield Named("too_few", ranks=ranks)
         yield Named("other", ranks=ranks, rank=good.index(False))
 
 

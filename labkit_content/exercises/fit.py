@@ -236,6 +236,7 @@ def _wrong_norm(found: list[float], squares: list[list[list[float]]]) -> Hints:
         ("averaged", ((every + ranks * whole) / ranks) ** 0.5), ("averaged", (every / ranks + whole) ** 0.5),
         ("sum_of_norms", every**0.5 + whole**0.5), ("sum_of_norms", sum(locals_)),
         ("sum_of_norms", sum(own**0.5 for own in shards) + whole**0.5), ("sum_of_norms", sum(locals_) / ranks),
+        ("sum_of_norms", (sum(own**0.5 for own in shards) ** 2 + whole) ** 0.5),
         ("sum_of_norms", by_tensor + sum(one**0.5 for one in squares[0][1])),
         ("sum_of_norms", sum(one**0.5 for own in squares for part in own for one in part)),
     ]  # fmt: skip

@@ -80,11 +80,13 @@ class RanksRun:
         if self.failure is None:
             return self
         failure, en, zh = self.failure, "", ""
+        if isinstance(failure.error, Unreadable):
+            raise failure.error
         if failure.line:
             en, zh = f" ({failure.line})", f"（{failure.line}）"
         raise Unreadable(
             Text(
-                en=f"with {failure.ranks} ranks, your function fails on rank {failure.rank}{en}: {failure.words}",
+                en=f"with {failure.ranks} rank{'s' * (failure.ranks > 1)}, your function fails on rank {failure.rank}{en}: {failure.words}",
                 zh=f"{failure.ranks} 个 rank 时，你的函数在 rank {failure.rank} 上报错{zh}：{failure.words}",
             )
         )

@@ -207,7 +207,7 @@ def _note_squares(parts: list[tuple[float, float, bool]], measure: Callable[...,
     found, before = [0.0, 0.0], [parameter.grad.clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         found[train.is_apart(parameter)] += float(parameter.grad.square().sum())
-    norm = measure(model)
+    norm = read_returned(measure(model), en="`gradient_norm`", zh="`gradient_norm` ")
     after = (parameter.grad for parameter in model.parameters())
     parts.append((found[0], found[1], not all(map(torch.equal, before, after))))
     return norm
