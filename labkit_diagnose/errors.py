@@ -92,5 +92,7 @@ def short_text(error: Exception) -> str:
     if not lines:
         return kind
     # PyTorch goes on with why a backend may lack an operator.
-    first = lines[0].partition(" This could be because")[0].rstrip(".!")  # findings go on with a full stop of their own
+    first = (
+        lines[0].partition(" This could be because")[0].rstrip(".!")
+    )  # findings go on with a full stop of their own
     return f"{kind}: {first if len(first) <= _LONGEST else first[: _LONGEST - 1] + '…'}"

@@ -84,9 +84,10 @@ class RanksRun:
             raise failure.error
         if failure.line:
             en, zh = f" ({failure.line})", f"（{failure.line}）"
+        count = f"{failure.ranks} rank{'s' * (failure.ranks > 1)}"
         raise Unreadable(
             Text(
-                en=f"with {failure.ranks} rank{'s' * (failure.ranks > 1)}, your function fails on rank {failure.rank}{en}: {failure.words}",
+                en=f"with {count}, your function fails on rank {failure.rank}{en}: {failure.words}",
                 zh=f"{failure.ranks} 个 rank 时，你的函数在 rank {failure.rank} 上报错{zh}：{failure.words}",
             )
         )
