@@ -91,8 +91,6 @@ def short_text(error: Exception) -> str:
             kind, lines = last_words[1], [last_words[2]] if last_words[2] else []
     if not lines:
         return kind
-    # PyTorch goes on with why a backend may lack an operator.
-    first = (
-        lines[0].partition(" This could be because")[0].rstrip(".!")
-    )  # findings go on with a full stop of their own
+    # PyTorch goes on with why a backend may lack an operator, findings with a full stop of their own.
+    first = lines[0].partition(" This could be because")[0].rstrip(".!")
     return f"{kind}: {first if len(first) <= _LONGEST else first[: _LONGEST - 1] + '…'}"
