@@ -383,6 +383,25 @@ def test_sparse_tensors_are_added_in_half_precision_too(gpus, dtype):
         assert result.to_dense().tolist() == [[2, 0], [0, 2]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_with_a_dtype_of_their_own(gpus, dtype):
+    a, b = torch.randn(2, 3, 4).to("cuda:1", dtype), torch.randn(2, 4, 3).to("cuda:1", dtype)
+    wide = a.float() @ b.float()
+    float32 = {"out_dtype": torch.float32}
+    assert torch.equal(torch.bmm(a, b, **float32), wide)
+    assert torch.equal(torch.mm(a[0], b[0], torch.float32), wide[0])
+    assert torch.equal(torch.baddbmm(wide, a, b, beta=0, **float32), wide)
+    assert torch.addmm(wide[0].to(dtype), a[0], b[0], **float32).dtype is torch.float32
+    out = torch.empty(3, 3, device="cuda:1")
+    assert torch.mm(a[0], b[0], out=out, **float32) is out
+    assert torch.equal(out, wide[0])
+    assert torch.mm(a[0], b[0], out_dtype=dtype).dtype is dtype
+    with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype or fp32"):
+        torch.mm(a[0].float(), b[0].float(), out_dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="'CPU' backend"):
+        torch.mm(a[0].cpu(), b[0].cpu(), **float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_linear_cross_entropy_in_chunks(gpus, dtype, reduction):

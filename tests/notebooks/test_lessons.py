@@ -270,7 +270,7 @@ def test_the_messages_that_are_to_be_matched_are_what_the_lines_say(language):
     made = sync.read(ROOT, language, "05_devices")
     asked = next(cell.source for cell in made.cells if cell.get("id") == "match-text")
     quoted = re.findall(r"^\| [A-F] \| `(.+)` \|$", asked, re.MULTILINE)
-    said = re.split(r"^(?=\w+(?:Error|Exception): )", printed(made, "match"), flags=re.MULTILINE)[1:]
+    said = re.split(r"^(?=\d \w+(?:Error|Exception): )", printed(made, "match"), flags=re.MULTILINE)[1:]
     assert len(quoted) == len(said) == 6
     lines = [next(at for at, text in enumerate(said, 1) if one in " ".join(text.split())) for one in quoted]
     assert lines == [5, 3, 2, 4, 6, 1]

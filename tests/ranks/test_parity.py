@@ -181,8 +181,8 @@ def test_terms_of_a_loss_may_have_weights_of_their_own():
     assert compare(loss=loss, lines="net[0].bias.grad = None if n > 1 else net[0].bias.grad").cause == "cut"
 
 
-def test_the_loss_is_that_of_a_target_whatever_backward_begins_with():
-    found = labkit.parity(FOLDER / "schedule_runs_on_the_sum.py")
+def test_the_loss_is_that_of_a_target_whatever_backward_begins_with(tmp_path):
+    found = labkit.parity(write_script(FOLDER / "schedule_runs_on_the_sum.py", tmp_path, ""))
     assert found.layouts[1].losses[0] == pytest.approx(found.layouts[0].losses[0], rel=1e-5)
     assert found.layouts[1].norms[0] == pytest.approx(8 * found.layouts[0].norms[0], rel=1e-4)
 
@@ -369,8 +369,8 @@ def test_each_cause_names_a_section_of_a_lesson(language):
         assert kind.topic.heading.in_language(language) in headings, kind.key
 
 
-def test_json_has_all_facts():
-    found = labkit.parity(FOLDER / "experts_divided_by_replicas.py", [1, 4])
+def test_json_has_all_facts(tmp_path):
+    found = labkit.parity(write_script(FOLDER / "experts_divided_by_replicas.py", tmp_path, ""), [1, 4])
     facts = json.loads(found.to_json())
     assert facts["same"] is False
     assert facts["layouts"][1]["finding"]["name"] == "denominator"

@@ -38,6 +38,8 @@ def answer_failed_call(
     found = lacking(words)
     if found is not None:
         return _compute_in_float32(func, args, kwargs, found)
+    if func in _WITH_OUT_DTYPE and ".dtype" in words:
+        return _with_out_dtype(func, args, kwargs)
     if func in _NORMS and words.startswith("expected scalar type"):
         return _normalize_mixed_batch(func, args, kwargs, error)
     mixed = _mixed_dtypes_message(func, args, kwargs, words)
@@ -185,6 +187,28 @@ def _compute_in_float32(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
                 original.resize_(wider.shape)
             original.copy_(wider)
     return map_tensors(result, round_result)
+
+
+# Products with out_dtype=, which only CUDA has -> the position of the first factor (cuda/Blas.cpp).
+_WITH_OUT_DTYPE = {torch.mm: 0, torch.bmm: 0, torch.addmm: 1, torch.baddbmm: 1}
+
+
+def _with_out_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute ``torch.mm(a, b, out_dtype=torch.float32)`` of halves, with sums in float32."""
+    given = [value for value in args if isinstance(value, torch.dtype)]
+    wanted = given[0] if given else kwargs["out_dtype"]
+    args = tuple(value for value in args if not isinstance(value, torch.dtype))
+    kwargs = {name: value for name, value in kwargs.items() if name != "out_dtype"}
+    factor_dtype = tensors_in(args, kwargs)[_WITH_OUT_DTYPE[func]].dtype
+    if wanted is not factor_dtype and not (
+        wanted is torch.float32 and factor_dtype in (torch.float16, torch.bfloat16)
+    ):
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+
+    def widen(_: str, tensor: Tensor) -> Tensor:
+        return tensor.to(wanted) if tensor.dtype is factor_dtype else tensor
+
+    return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
 
 
 # Function -> its first arguments, in order.
