@@ -84,12 +84,9 @@ def _judge_parts(answer: Callable[..., Any]) -> Hints:
             x = torch.arange(float(rows), device=devices[0]).reshape(rows, 1)
             parts = x.split(size)
             want = torch.autograd.grad(model(x).mean(), line.weight)[0].item()
-            seen: list[int] = []
-            arrived: list[float] = []
-            sent: list[int] = []  # rows that had gone through the model when each gradient arrived
-            line.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(len(inputs[0])))
-            line.weight.register_hook(lambda gradient, arrived=arrived: arrived.append(gradient.item()))
-            line.weight.register_hook(lambda _, seen=seen, sent=sent: sent.append(sum(seen)))
+            rows_alive = _RowsAlive()
+            line.register_forward_pre_hook(rows_alive.enter)
+            line.weight.register_hook(rows_alive.leave)
             if (returned := answer(model, parts)) is ...:
                 read_returned(returned)
             if line.weight.item() != 1:
@@ -99,11 +96,28 @@ def _judge_parts(answer: Callable[..., Any]) -> Hints:
                 return
             got = line.weight.grad.item()
             if not isclose(got, want, rel_tol=1e-5):
-                yield _explain_gradient(got, want, parts, arrived)
-            elif max(seen, default=0) > size:
+                yield _explain_gradient(got, want, parts, rows_alive.gradients)
+            elif rows_alive.largest > size:
                 yield Named("at_once")
-            elif len(arrived) < len(parts) or sent[0] >= rows:
+            elif rows_alive.most > size:
                 yield Named("kept")
+
+
+class _RowsAlive:
+    """Counts the rows that have gone forward and whose gradient has not come: ``most`` at a time, ``largest`` call."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.largest = 0
+        self.gradients: list[float] = []
+
+    def enter(self, _: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        rows = len(inputs[0]) * torch.is_grad_enabled()
+        self.now += rows
+        self.most, self.largest = max(self.most, self.now), max(self.largest, rows)
+
+    def leave(self, gradient: torch.Tensor) -> None:
+        self.now = 0
+        self.gradients.append(gradient.item())
 
 
 def _explain_gradient(got: float, want: float, parts: Sequence[torch.Tensor], arrived: list[float]) -> Named:

@@ -129,13 +129,13 @@ def _judge_move(answer: Callable[..., Any]) -> Hints:
             for tensor, before in zip(_list_tensors(got), _list_tensors(given), strict=True):
                 if tensor.dtype != before.dtype:
                     yield Named("dtype", before=before.dtype, after=tensor.dtype, **case)
-                if tensor.requires_grad != before.requires_grad:
-                    yield Named("cut_off", **case)
                 if not torch.equal(tensor.cpu(), before):
                     yield Named("values", **case)
                 if str(tensor.device) != wanted:
                     name = missed if tensor.device.type == "cpu" else "fixed"
                     yield Named(name, device=tensor.device, **case)
+                if before.requires_grad and (tensor.is_leaf or not tensor.requires_grad):
+                    yield Named("cut_off", **case)
 
 
 def _list_tensors(batch: object) -> list[torch.Tensor]:

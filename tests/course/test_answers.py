@@ -110,6 +110,12 @@ def scaled_afterwards(model, parts):
     model[0].weight.grad /= total(parts)
 
 
+def counted_first(model, parts):
+    with torch.no_grad():
+        rows = sum(len(model(part)) for part in parts)
+    in_parts(lambda y, parts: y.sum() / rows)(model, parts)
+
+
 class Repaired(Digits):
     """The reader with its two results passed through functions."""
 
@@ -760,7 +766,7 @@ RIGHT = {
                 lambda means, sizes: sum(m * n for m, n in zip(means, sizes, strict=True)) / sum(sizes),
                 lambda means, sizes: torch.dot(means, sizes / sizes.sum())],
     "07.parts": [in_parts(), in_parts(lambda y, parts: y.mean() * len(y) / total(parts), wrap=torch.nn.DataParallel),
-                 scaled_afterwards],
+                 scaled_afterwards, counted_first],
     "08.calls": [0],
     "08.average": [3, 3.0, torch.tensor(3.0), torch.tensor([3.0]), np.float32(3)],
     "08.all_reduce": [reduced(), reduced(lambda total, ranks: total.div_(ranks)), reduced(first=True), gathered,
@@ -895,6 +901,7 @@ WRONG = {
         (moved(lambda x, device: x.to(device) * 0), "the numbers in a tensor are no longer"),
         (moved(lambda x, device: x.float().to(device)), "a tensor of torch.int64 has become one of torch.float32"),
         (moved(lambda x, device: torch.tensor(x.tolist(), device=device)), "lost its way back to the original"),
+        (moved(lambda x, device: x.detach().to(device).requires_grad_(x.requires_grad)), "lost its way back"),
         (moved(kept=False), "it returns `list("),
         (changes_the_callers, "the caller's own batch has changed"),
         (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
@@ -1136,8 +1143,10 @@ WRONG = {
         (in_parts(lambda y, parts: y.sum() / 7), "9.42857, but `backward()` of the mean over all 12 rows gives 5.5"),
         (in_parts(scale=True), "is 3.59075, but"), (in_parts(zero=True), "is set to zero"),
         (lambda m, p: m(torch.cat(p)).mean().backward(), "go through the model at once"),
-        (lambda m, p: sum(m(one).sum() / total(p) for one in p).backward(), "only after the last part"),
-        (lambda m, p: [loss.backward() for loss in [m(one).sum() / total(p) for one in p]], "only after the last part"),
+        (lambda m, p: sum(m(one).sum() / total(p) for one in p).backward(), "waits until several parts"),
+        (lambda m, p: [loss.backward() for loss in [m(one).sum() / total(p) for one in p]], "until several parts"),
+        (lambda m, p: [(m(p[0]).sum() / total(p)).backward(), sum(m(one).sum() / total(p) for one in p[1:]).backward()],
+         "waits until several parts"),
         (lambda m, p: sum(m(one).sum() / total(p) for one in p), "the weight has no gradient"),
         (lambda m, p: [in_parts()(m, p), torch.optim.SGD(m.parameters(), 0.1).step()], "weight itself has changed"),
         (lambda m, p: 1 / 0, "ZeroDivision"), (3, "the function itself"),
