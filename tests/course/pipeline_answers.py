@@ -132,7 +132,7 @@ WRONG = {
     "16.length": [(96, "one micro-batch after another"), (24, "how long each stage computes"),
         (36, "after 4 − 1 forwards"), (27, "the last gradient has to go back"), (30, "follow the last stage")],
     "16.alive": [(32, "GPipe keeps all of them"), (1, "on the last stage it is one"), (7, "on one more"),
-        (16, "how many forwards has stage 0")],
+        (16, "how many micro-batches does stage 0")],
     "16.order": [(answer, words) for answer, words in ORDERED if words],
     "16.exchange": [(exchanges(body), words) for body, words in EXCHANGED if words],
     "16.bloom": [(answer, words) for answer, words in FOUND if words],
