@@ -227,7 +227,6 @@ def _failure(rank: int, error: BaseException, ranks: int) -> RankFailure:
     text = "".join(traceback.format_exception(error))
     words = short_text(error) if isinstance(error, Exception) else type(error).__name__
     line = user_line(text)
-    own = (
-        Path(__file__).with_name(re.split("[ ,]", line)[0]).is_file()
-    )  # a line of a judge, not of the learner
+    file = re.split("[ ,]", line)[0]
+    own = Path(__file__).with_name(file).is_file()  # a line of a judge, not of the learner
     return RankFailure(rank, error, "" if own else line, words, ranks)

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from labkit import ContextExplorer
+from labkit_course.answers import check
 from labkit_course.content import module
 from labkit_course.exercise import find
 from labkit_ranks.plans.context import HEADS, KV_HEADS, LAYOUTS, ContextRing, sent
@@ -70,11 +71,11 @@ def test_two_blocks_are_merged(answer, hint):
 
 
 def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, same_buffer=False, waits=True,
-         stops=False):  # fmt: skip
+         stops=False, steps=0, keys_alone=False):  # fmt: skip
     rank, ranks = dist.get_rank(), dist.get_world_size()
     rows = torch.arange(len(q), device=q.device)
     out, lse = torch.zeros_like(q), torch.full_like(q[:, 0], float("-inf"))
-    for step in range(ranks):
+    for step in range(ranks + steps):
         if stops and step > rank:  # nothing to compute
             break
         source, works = (rank - counted * step) % ranks, []
@@ -96,7 +97,7 @@ def ring(q, k, v, *, way=1, counted=1, hops=0, mask="whole", blocking=False, sam
         out, lse = merge(out, lse, *block(q, k, v, seen | (mask == "none" or not whole and mask == "own")))
         for work in works if waits else ():
             work.wait()
-        k, v = fresh
+        k, v = (fresh[0], v) if keys_alone else fresh
     return out
 
 
@@ -210,10 +211,15 @@ def late(q, k, v):
     (partial(ring, way=-1), "turned"), (own, "own"), (gathered, "gathered"), (late, "stops"),
     (partial(ring, stops=True), "stops"), (partial(ring, waits=False), "early"),
     (lambda q, k, v: ring(q, k, v) * float("nan"), "other"),
+    (partial(ring, steps=-1), "too_few"), (partial(ring, keys_alone=True), "keys_alone"),
     (partial(ring, same_buffer=True), "other"), (lambda q, k, v: ring(q, k, v) * 2, "other"),
 ])  # fmt: skip
 def test_attention_goes_around_the_ring(answer, hint):
     assert hinted("21.ring", answer) == hint
+
+
+def test_the_ring_returns_the_output_alone():
+    assert "the output alone" in check("21.ring", lambda q, k, v: (ring(q, k, v), q[:, 0])).text
 
 
 def shard(ids, rank, ranks, labels=None, positions=None, cut=None):
