@@ -27,7 +27,7 @@ from labkit import __version__
 from .diagnose import exit_code
 from .ending import write
 from .torchrun import summary
-from .usage import UsageError, announce_loading, at_least, bad_usage, check_script_exists, check_writable
+from .usage import MODULE, UsageError, announce_loading, at_least, bad_usage, check_writable, split_program
 from .wording import Wording
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ WORDING = Wording(
     nodes={"type": at_least(1), "default": 1},
     sarif={"type": Path},
     fail_on={"choices": ("error", "warning"), "default": "warning"},
+    m=MODULE,
     subject={"nargs": argparse.REMAINDER},
 )
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -98,9 +99,7 @@ def _list_scripts(words: Sequence[str]) -> list[list[str]]:
 
 
 def run(options: argparse.Namespace) -> int:
-    scripts = _list_scripts(options.subject)
-    for script, *_ in scripts:
-        check_script_exists(script)
+    scripts = [split_program(words) for words in _list_scripts(["-m"] * options.module + options.subject)]
     check_writable("--sarif", options.sarif)
     if options.ranks % options.nodes:
         raise UsageError(
@@ -109,9 +108,9 @@ def run(options: argparse.Namespace) -> int:
         )
     announce_loading()
     checked, facts = [], []
-    for at, (script, *arguments) in enumerate(scripts):
-        found, kept = _check(script, arguments, options)
-        checked.append((found, Path(script)))
+    for at, (script, arguments, module) in enumerate(scripts):
+        found, kept = _check(script, arguments, module, options)
+        checked.append((found, Path(f"{script.replace('.', '/')}.py" if module else script)))
         if options.json:
             facts.append(_facts(found, kept))
         else:
@@ -129,7 +128,9 @@ def run(options: argparse.Namespace) -> int:
     return 1 if 1 in codes else max(codes)
 
 
-def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -> tuple[Diagnosis, RunRecord]:
+def _check(
+    script: str, arguments: Sequence[str], module: bool, options: argparse.Namespace
+) -> tuple[Diagnosis, RunRecord]:
     """Run one script; return what was found, and the record of its first run."""
     from labkit_ranks.diagnosis import diagnose_ranks
     from labkit_ranks.rank.run_record import RunRecord
@@ -149,7 +150,7 @@ def _check(script: str, arguments: Sequence[str], options: argparse.Namespace) -
                 None if options.gpu_model else "16 TiB"
             )  # plenty, unless a GPU model is named
             gpus = {"memory": memory, "gpu_model": options.gpu_model, "nodes": options.nodes}
-            found = diagnose_ranks(script, options.ranks, arguments, **gpus, ends=ends)
+            found = diagnose_ranks(script, options.ranks, arguments, module=module, **gpus, ends=ends)
     finally:
         kept.close()
     return found, kept

@@ -24,6 +24,7 @@ from labkit.base.arguments import localize_argparse
 from labkit.base.language import using
 
 from .usage import (
+    MODULE,
     Parser,
     UsageError,
     add_gpus,
@@ -32,7 +33,7 @@ from .usage import (
     announce_loading,
     at_least,
     bad_usage,
-    check_script_exists,
+    split_program,
 )
 from .wording import Wording
 
@@ -44,6 +45,7 @@ WORDING = Wording(
     "diagnose",
     subject={"nargs": argparse.PARSER},
     ranks={"type": at_least(2)},
+    m=MODULE,
     fail_on={"choices": ("error", "warning"), "default": "warning"},
 )
 
@@ -60,9 +62,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    factory, *rest = options.subject
     if options.ranks is not None:
-        return _run_on_ranks(options, factory, rest)
+        return _run_on_ranks(options)
+    factory, *rest = options.subject
     # Options may follow FACTORY.
     options.lang = None
     with localize_argparse():
@@ -111,14 +113,16 @@ def _run_on_a_model(options: argparse.Namespace, factory: str) -> int:
     return _print_result(found, options)
 
 
-def _run_on_ranks(options: argparse.Namespace, script: str, arguments: list[str]) -> int:
-    check_script_exists(script)
+def _run_on_ranks(options: argparse.Namespace) -> int:
+    script, arguments, module = split_program(options.subject, options.module)
     announce_loading()
     from labkit_ranks.diagnosis import diagnose_ranks
 
     # Keep standard output for the result: send the script's prints to standard error.
     with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
-        found = diagnose_ranks(script, options.ranks, arguments, memory=options.memory or "16 TiB")
+        found = diagnose_ranks(
+            script, options.ranks, arguments, module=module, memory=options.memory or "16 TiB"
+        )
     return _print_result(found, options)
 
 

@@ -12,7 +12,7 @@ import sys
 from contextlib import redirect_stdout
 from itertools import groupby
 
-from .usage import UsageError, announce_loading, at_least, bad_usage, check_script_exists
+from .usage import MODULE, UsageError, announce_loading, at_least, bad_usage, split_program
 from .wording import Wording
 
 _SEPARATOR = ":::"
@@ -26,14 +26,13 @@ WORDING = Wording(
     "parity",
     nproc_per_node={"type": _numbers, "default": []},
     steps={"type": at_least(1), "default": 10},
+    m=MODULE,
     subject={"nargs": argparse.PARSER},
 )
 
 
 def run(options: argparse.Namespace) -> int:
-    script, *arguments = options.subject
-    check_script_exists(script)
-    arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
+    script, arguments, module = split_program(options.subject, options.module)
     lines = [list(words) for end, words in groupby(arguments, _SEPARATOR.__eq__) if not end]
     if arguments.count(_SEPARATOR) != max(len(lines) - 1, 0):
         raise UsageError(
@@ -45,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
     with redirect_stdout(sys.stderr), bad_usage(FileNotFoundError, TypeError, ValueError):
         found = parity(
-            script, [shlex.join(words) for words in lines], ranks=options.nproc_per_node, steps=options.steps
-        )
+            script, [shlex.join(words) for words in lines],
+            ranks=options.nproc_per_node, steps=options.steps, module=module,
+        )  # fmt: skip
     print(found.to_json() if options.json else found)
     return found.exit_code

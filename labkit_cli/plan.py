@@ -19,7 +19,7 @@ from labkit.cost.search import plans
 from labkit.cost.settings import Plan
 
 from .measured_runs import Errors, errors, parse_value, read_rows
-from .usage import UsageError, at_least, bad_usage, check_script_exists
+from .usage import MODULE, UsageError, at_least, bad_usage, split_program
 from .wording import Wording
 
 _NUMBER = {"type": at_least(1)}
@@ -38,6 +38,7 @@ WORDING = Wording(
     layout={"default": ""},
     lora={"default": ""},
     check={"type": Path},
+    m=MODULE,
     program={"nargs": argparse.REMAINDER},
 )
 
@@ -65,8 +66,7 @@ def run(options: argparse.Namespace) -> int:
             en="no script given: labkit plan --nproc-per-node 8 train.py",
             zh="没有给出脚本：labkit plan --nproc-per-node 8 train.py",
         )
-    script, *arguments = options.program
-    check_script_exists(script)
+    script, arguments, module = split_program(options.program, options.module)
     from labkit_ranks.planning.script_plan import plan  # slow: imports torch
     from labkit_ranks.threads.world import RanksFailed
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         each = options.nproc_per_node or kind.links.machine_size
         result = plan(
             script, *arguments, gpus=each * options.nnodes, nodes=options.nnodes, hardware=options.hardware,
-            steps=options.steps,
+            steps=options.steps, module=module,
         )  # fmt: skip
     except RanksFailed as failure:
         frames = traceback.extract_tb(failure.error.__traceback__)

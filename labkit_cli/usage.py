@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -80,6 +80,21 @@ def check_script_exists(script: str) -> None:
         raise UsageError(en=f"no such script: {script}", zh=f"没有脚本 {script}")
 
 
+def split_program(words: Sequence[str], module: bool = False) -> tuple[str, list[str], bool]:
+    """Return a script or module, its arguments, and whether it is a module (``-m`` may stand in ``words``, too).
+
+    As torchrun does, leave out a ``--`` between a script and its arguments.
+    """
+    if module or words[:1] == ["-m"]:
+        words, module = words[not module :], True
+    if not words:
+        raise UsageError(en="-m needs the name of a module", zh="-m 后面要写模块名")
+    script, *arguments = words
+    if not module:
+        check_script_exists(script)
+    return script, arguments[arguments[:1] == ["--"] :], module
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises :class:`UsageError` with a suggestion, instead of printing usage.
 
@@ -146,6 +161,8 @@ def add_options(
         parser.add_argument(*flags, help=str(text), **more)
 
 
+# Facts of the option ``-m`` of commands that run a script for torchrun.
+MODULE = {"dest": "module", "action": "store_true"}
 # Options shared by several commands.
 WORDING = Wording("usage")
 

@@ -27,6 +27,11 @@ class MainProgram:
         self.path = os.path.join(os.getcwd(), script)
         self._code: CodeType | None = None
 
+    @property
+    def name(self) -> str:
+        """The file's name without its folder, or the module's whole name."""
+        return self.script if self.module else Path(self.script).name
+
     def run(self, main: ModuleType) -> None:
         """Run the program as the new module ``main``."""
         sys.modules["__main__"] = main

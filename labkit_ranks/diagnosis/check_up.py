@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.base.language import say, wrong
+from labkit.base.language import say
 from labkit.base.numbers import MOST_GPUS, integer, plural
 from labkit_diagnose.result import SEVERITIES, Diagnosis, Finding
 
@@ -80,6 +79,7 @@ def diagnose_ranks(
     ranks: int,
     arguments: Sequence[str] = (),
     *,
+    module: bool = False,
     memory: str | int | None = "16 TiB",
     nodes: int = 1,
     gpu_model: str | None = None,
@@ -92,7 +92,8 @@ def diagnose_ranks(
     first steps again without output: on several nodes; and, if nothing was found, on one GPU with the batches of all
     ranks, to name the first tensor that differs.
 
-    script      the path of a script, with its ``arguments``; or a function that takes a :class:`Rank`.
+    script      the path of a script, or with ``module`` the name of a module, as in ``python -m``, with its
+                ``arguments``; or a function that takes a :class:`Rank`.
     memory      of each GPU; ``gpu_model`` names the GPU that torch reports; ``nodes`` is the number of computers.
     ends        is called with the world at the end of the first run, before its ranks are closed.
     """
@@ -101,12 +102,11 @@ def diagnose_ranks(
     if callable(script):
         program, name = script, getattr(script, "__name__", "?")
     else:
-        path = Path(script)
-        if not path.is_file():
-            raise wrong(FileNotFoundError, en=f"there is no file {path}", zh=f"没有文件 {path}")
         from ..torchrun.script import RankProgram
 
-        program, name = RankProgram(str(path), arguments), path.name
+        program = RankProgram(os.fspath(script), arguments, module)
+        program.check_exists()
+        name = program.name
     gpus: dict[str, Any] = {"memory": memory, "gpu_model": gpu_model}
     records, failure = _run(name, program, ranks, gpus, nodes=nodes, ends=ends)
     found: list[Finding] = find_faults(records, failure)

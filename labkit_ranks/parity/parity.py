@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from labkit.base.display import Drawn
-from labkit.base.language import say, wrong
+from labkit.base.language import say
 from labkit.base.numbers import integer
 from labkit.base.tree import tensors_in
 from labkit.view import picture_registry
@@ -111,6 +111,7 @@ def parity(
     *,
     ranks: Sequence[int] = (),
     steps: int = 10,
+    module: bool = False,
 ) -> Parity:
     """Run one training under several layouts of simulated ranks, and say whether it is the same training.
 
@@ -118,7 +119,8 @@ def parity(
     another size, run them again with the first layout's weights, and with their shares of the largest batch. Compare
     loss, rows and each gradient of the first two steps; then updates, replicas, printed norms and later steps.
 
-    script    the path of a script for torchrun; or a function that takes a :class:`Rank`, and may read ``sys.argv``.
+    script    the path of a script for torchrun, or with ``module`` the name of a module; or a function that takes a
+              :class:`Rank`, and may read ``sys.argv``.
     layouts   numbers of ranks, or the script's arguments in each layout: ``["--tp 1", "--tp 2", "--cp 2 --ep 2"]``. The
               first is the reference: take one GPU if the model fits.
     ranks     the numbers of ranks of the layouts, if their arguments don't tell.
@@ -126,15 +128,19 @@ def parity(
     Raises ValueError for layouts that cannot be read, FileNotFoundError if there is no script.
     """
     steps, chosen = integer("steps", steps, 1), read_layouts(layouts, ranks)
-    if not callable(script) and not Path(script).is_file():
-        raise wrong(FileNotFoundError, en=f"there is no file {script}", zh=f"没有文件 {script}")
-    name = getattr(script, "__name__", "?") if callable(script) else Path(script).name
+    if callable(script):
+        name = getattr(script, "__name__", "?")
+    else:
+        program = RankProgram(os.fspath(script), module=module)
+        program.check_exists()
+        name = program.name
+    run = partial(_run, script, module, steps)
     runs, start = list[LayoutRun](), dict[str, Tensor]()
     for layout in chosen:
-        runs.append(_run(script, steps, layout, start))
+        runs.append(run(layout, start))
         start = start or runs[0].wholes(0, "weights")
     for at, source, shares in _share_rows(runs) if all(run.trains for run in runs) else ():
-        runs[at] = _run(script, steps, chosen[at], start, source, shares)
+        runs[at] = run(chosen[at], start, source, shares)
     return Parity(name, tuple(LayoutComparison(run, runs[0]).result() for run in runs))
 
 
@@ -158,12 +164,12 @@ def _share_rows(runs: Sequence[LayoutRun]) -> list[tuple[int, LayoutRun, list[tu
 
 
 def _run(
-    script: Any, steps: int, layout: RunLayout, start: dict[str, Tensor],
+    script: Any, module: bool, steps: int, layout: RunLayout, start: dict[str, Tensor],
     source: LayoutRun | None = None, shares: Sequence[tuple[int, int]] = (),
 ) -> LayoutRun:  # fmt: skip
     """Run the script in ``layout`` to its end or ``steps`` optimizer steps, without output."""
     logging.getLogger(__name__).info(str(layout))
-    program = RankProgram(os.fspath(script), layout.arguments) if not callable(script) else script
+    program = RankProgram(os.fspath(script), layout.arguments, module) if not callable(script) else script
     observer = TrainingObserver(layout.ranks, steps, start, source.trainings if source else (), shares)
     world, printed, failure = World(layout.ranks, memory="16 TiB"), io.StringIO(), None
 

@@ -104,13 +104,13 @@ picture_registry.pictures[f"{__name__}.ScriptPlan"] = _picture
 
 def plan(
     what: Sizes | str | Path, *arguments: str, gpus: int = 8, hardware: str = "h100", nodes: int = 1,
-    batch: int | None = None, steps: int = 2, seq: int = 0, solve: bool = False, **layout: Any,
+    batch: int | None = None, steps: int = 2, seq: int = 0, solve: bool = False, module: bool = False, **layout: Any,
 ) -> Plans | ScriptPlan:  # fmt: skip
     """Plan a training run on ``gpus`` GPUs; the returned object shows itself in a notebook.
 
     what       the sizes of a model (a :class:`labkit.Sizes`, a TOML file, or Hugging Face's config.json): plan from
-               sizes, fastest plans first. Or a script for torchrun, with its ``arguments``: measure the memory of
-               each rank.
+               sizes, fastest plans first. Or a script for torchrun (with ``module``, the name of a module), with its
+               ``arguments``: measure the memory of each rank.
     hardware   "h100", "h200", "b200", "a100", "a100-40", "h800", "h20", "a800", "l20", "4090".
     nodes      the number of machines for a script's ranks.
     batch      sequences per step on all GPUs together (for sizes). ``seq``: tokens in a sequence.
@@ -118,19 +118,18 @@ def plan(
     layout     fields of :class:`labkit.Plan` that are given, such as tp=2, or lora=16.
     steps      optimizer steps after which a script is ended.
 
-    Raises ValueError for impossible plans, RanksFailed if the script fails.
+    Raises ValueError for impossible plans, FileNotFoundError if there is no such file, RanksFailed if the script fails.
     """
     kind = accelerator(hardware)
     if isinstance(what, Sizes):
         return plans(what, gpus, kind, batch, solve=solve, **layout)
+    program = RankProgram(str(what), arguments, module)
+    program.check_exists()
     path = Path(what)
-    if not path.exists():
-        raise wrong(en=f"no such file: {path}", zh=f"没有文件 {path}")
     if path.suffix in (".toml", ".json") or path.is_dir():
         return plans(read_model(path, seq), gpus, kind, batch, solve=solve, **layout)
     if gpus % nodes:
         en, zh = f"{gpus} GPUs cannot be {nodes} equal nodes", f"{gpus} 块 GPU 分不成 {nodes} 个相同的节点"
         raise wrong(en=en, zh=zh)
-    program = RankProgram(str(path), arguments)
     found = measure(program, gpus, nodes, memory=int(kind.memory), steps=steps, times=kind)
-    return ScriptPlan(path.name, kind, tuple(found), steps)
+    return ScriptPlan(program.name, kind, tuple(found), steps)

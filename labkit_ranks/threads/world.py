@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 
 from labkit import turns
 from labkit.base.language import say, wrong
@@ -199,6 +201,10 @@ class World:
     ) -> Callable[[], None]:
         def work() -> None:
             try:
+                if _has_any_global_hook():  # ours, as the script has not begun
+                    warnings.filterwarnings(
+                        "ignore", r"Using `torch.compile\(module\)` when there are global"
+                    )
                 sample_memory(rank, "begin")
                 rank.result = function(rank)
             except turns.TaskEnded:

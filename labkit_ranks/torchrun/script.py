@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -13,6 +14,7 @@ from concurrent.futures import thread as pools
 
 from labkit import turns
 from labkit.base import as_main
+from labkit.base.language import wrong
 from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..rank.own_modules import is_installed_code
@@ -33,6 +35,11 @@ class RankProgram(as_main.MainProgram):
     def __init__(self, script: str, arguments: Sequence[str] = (), module: bool = False) -> None:
         super().__init__(script, arguments, module)
         self.runs: Callable[[Rank], object] = lambda rank: self.run(rank.main)
+
+    def check_exists(self) -> None:
+        """Raise FileNotFoundError if there is no such file. A missing module fails when it runs, as in Python."""
+        if not self.module and not os.path.exists(self.path):
+            raise wrong(FileNotFoundError, en=f"there is no file {self.script}", zh=f"没有文件 {self.script}")
 
     def __call__(self, rank: Rank) -> None:
         """Run as ``rank``, to the end of a process. Print and raise an error that ends it with another code than 0."""

@@ -168,3 +168,36 @@ def test_progress_shows_steps(check, caplog):
         "rank 0 has done step 1",
         "rank 0 has done step 2",
     ]
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A package with a module that trains, wants the argument --lr, and is started by python -m."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "rate.py").write_text("lr = 0.1")
+    head = "import sys\nfrom .rate import lr\nassert sys.argv[1:] == ['--lr'], sys.argv\n"
+    (tmp_path / "package" / "train.py").write_text(head + SCRIPT)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command", ["check --ranks 2", "diagnose --ranks 2", "plan --nproc-per-node 2", "parity --ranks 1,2"]
+)
+def test_a_module_runs_as_torchrun_runs_it(module, capsys, command):
+    assert main([*command.split(), "-m", "package.train", "--", "--lr"]) == 0
+    assert capsys.readouterr().out.startswith("package.train")
+
+
+def test_of_several_modules_each_is_named(module, capsys, tmp_path):
+    words = "check --ranks 2 --sarif found.sarif -m package.train --lr ::: -m package.train --other"
+    assert main(words.split()) == 1
+    (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
+    (result,) = run["results"]
+    assert result["ruleId"] == "script_fails"
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert place == {"uri": "package/train.py"}
+
+
+def test_a_module_without_a_name_is_refused(capsys):
+    assert main(["check", "-m"]) == 2
+    assert "-m needs the name of a module" in capsys.readouterr().err
