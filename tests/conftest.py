@@ -66,7 +66,7 @@ def _clean_slate():
         thread.join(5)  # of closed ranks it is about to end
     left = [thread.name for thread in ours if thread.is_alive()]
     assert not left, f"threads that go on: {left}"
-    turns = sys.modules.get("labkit.turns.task")
+    turns = sys.modules.get("labkit.turns.scheduler")
     if turns is not None:
         stale, turns.here.task = turns.here.task, None
         assert stale is None, f"this thread still takes part in turns, as {stale.name}"

@@ -1,13 +1,17 @@
-"""The scheduler: which task runs, which runs next, and when all of them are deadlocked."""
+"""The scheduler: which task runs, which runs next, and when all are deadlocked; and a task, which waits and ends."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import Enum, auto
+from math import inf
+from time import monotonic  # for users' own timeouts alone
 from typing import Any, NamedTuple
 
 from ..base.language import say
@@ -16,6 +20,9 @@ from .deadlock import Deadlock, deadlock_text, has_outside_help
 # The methods of C: a machine that watches locks must not see the scheduler's own.
 _acquire, _release = type(threading.Lock()).acquire, type(threading.Lock()).release
 _enter, _leave = type(threading.RLock()).acquire, type(threading.RLock()).release
+
+# Seconds after which a waiting task looks again by itself: a thread outside may have helped it unseen.
+_POLL_SECONDS = 0.1
 
 # Schedulers in which no task runs.
 stalled: set[Scheduler] = set()
@@ -41,7 +48,7 @@ def never() -> bool:
 
 
 class TaskWait(NamedTuple):
-    """A task's wait, by the arguments of :meth:`.task.ScheduledTask.wait`."""
+    """A task's wait, by the arguments of :meth:`ScheduledTask.wait`."""
 
     ready: Callable[[], bool]
     what: object = ""
@@ -81,8 +88,8 @@ class Gate:
 class BaseTaskGroup:
     """The tasks of one call, in order. ``caller`` is the task that made the call, if one did."""
 
-    tasks: Sequence[BaseTask]
-    caller: BaseTask | None
+    tasks: Sequence[ScheduledTask]
+    caller: ScheduledTask | None
     explain: Callable[[str], str | None] | None
 
     def is_within(self, other: BaseTaskGroup) -> bool:
@@ -90,12 +97,42 @@ class BaseTaskGroup:
         return self is other or self.caller is not None and self.caller.group.is_within(other)
 
 
-class BaseTask:
-    """A task as other threads change it while holding the scheduler's lock."""
+class _Here(threading.local):
+    """The task of this thread."""
 
-    def __init__(self, group: BaseTaskGroup, name: str, begin: Callable[[], object]) -> None:
-        self.group, self.name = group, name
-        self._begin = begin
+    task: ScheduledTask | None = None
+    forking: ScheduledTask | None = None  # while the thread forks
+
+
+here = _Here()
+
+
+def current_task() -> ScheduledTask | None:
+    """Return the current thread's task, or None."""
+    return here.task
+
+
+@contextmanager
+def keep_turn() -> Iterator[None]:
+    """Keep the turn inside the context, even while the thread waits."""
+    task, here.task = here.task, None
+    try:
+        yield
+    finally:
+        here.task = task
+
+
+class ScheduledTask:
+    """A task of a :class:`.task_group.TaskGroup`. Its own thread gets it from :func:`current_task`, to wait and to end;
+    other threads change it while holding the scheduler's lock.
+    """
+
+    def __init__(
+        self, group: BaseTaskGroup, scheduler: Scheduler, name: str, begin: Callable[[], object]
+    ) -> None:
+        self.group, self.scheduler, self.name = group, scheduler, name
+        # Starting a thread waits until it runs: not a wait for another task.
+        self._begin = keep_turn()(begin)
         self.result: Any = None
         self.failure: BaseException | None = None
         self.state, self.waits = State.NEW, NOTHING
@@ -158,6 +195,127 @@ class BaseTask:
         self._end.open()
         return True
 
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        what: object,
+        timeout: float | None = None,
+        lock: int = 0,
+        take: Callable[[], bool] | None = None,
+        inside: bool = False,
+        patience: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Yield until ``ready()``; return False after ``timeout`` seconds.
+
+        ready      called by the thread that yields: quick, and never an error.
+        what       names the awaited thing in a deadlock's message: "Queue.get at train.py:12"; "" to leave
+                   the wait out of it.
+        timeout    in seconds. The wait ends at the task's next turn after that.
+        lock       the id of the lock that is waited for, if it is one.
+        take       takes the thing that is ready; False if a thread outside was quicker. Default: ``ready`` itself.
+        inside     only another task can make it ready: no thread outside could help.
+        patience   called now and then while another task runs; if it returns False, that task is ended.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        try:
+            while True:
+                self._yield_turn(TaskWait(ready, what, timeout is not None, lock, inside, patience))
+                self.sleep(deadline)
+                if (take or ready)():
+                    return True
+                if deadline is not None and monotonic() >= deadline:
+                    return False
+        finally:
+            self.waits = NOTHING  # else the objects that ``ready`` refers to would live until the next wait
+
+    def run_outside(self, function: Callable[[], Any]) -> Any:
+        """Return ``function()``, which waits for a thread that is no task; the other tasks run meanwhile."""
+        self._yield_turn(TaskWait(never, ends=True))
+        try:
+            with keep_turn():
+                return function()
+        finally:
+            if isinstance(sys.exc_info()[1], (Exception, type(None))):
+                self._rejoin()
+            else:
+                self._abort()
+
+    def _yield_turn(self, wait: TaskWait) -> None:
+        with self.scheduler:
+            if self.ends_on_yield and self.error is None:
+                self.error = TaskEnded()
+            self.raise_error()
+            self.state, self.waits = State.WAITING, wait
+            self.scheduler.yield_turn(self)
+
+    def _rejoin(self) -> None:
+        with self.scheduler:
+            if not self.is_over:
+                self.state = State.READY
+                self.scheduler.run_next()
+        self.sleep()
+
+    def sleep(self, deadline: float | None = None) -> None:
+        """Sleep until the task's next turn. After ``deadline`` the task can run although its wait is not ready."""
+        ends = inf if deadline is None else deadline
+        try:
+            while not self._gate.wait(
+                _POLL_SECONDS if ends == inf else min(_POLL_SECONDS, max(0, ends - monotonic()))
+            ):
+                with self.scheduler:
+                    if monotonic() >= ends:
+                        ends = inf
+                        if self.state is State.WAITING:
+                            self.state = State.READY
+                    patience = self.waits.patience
+                    if patience is not None and self.state is State.WAITING and not patience():
+                        self.scheduler.end_running()
+                    self.scheduler.run_next()
+                    self.scheduler.check_deadlock()
+        except BaseException:
+            self._abort()
+            raise
+        self._begin_turn()
+        self.raise_error()
+
+    def enter_thread(self) -> None:
+        """Make this thread the task's."""
+        with self.scheduler:
+            self.thread = threading.get_ident()
+            self.raise_error()
+        here.task = self
+        self._begin_turn()
+
+    def leave_thread(self) -> None:
+        """End the task in this thread."""
+        here.task = None
+        with self.scheduler:
+            self.finish()
+            self.scheduler.yield_turn(self)
+
+    def _begin_turn(self) -> None:
+        if self.on_turn is not None and not self.is_over:
+            # As keep_turn() does, without the cost of a context at every switch.
+            kept, here.task = here.task, None
+            try:
+                self.on_turn()
+            finally:
+                here.task = kept
+        self.woken = False
+
+    def _abort(self) -> None:
+        """End all tasks: the thread was interrupted while its task was not running."""
+        here.task = None
+        self.scheduler.abort()
+
+    def raise_error(self) -> None:
+        """Raise the error that another thread has left for the task."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            if isinstance(error, TaskEnded):
+                here.task = None  # while it unwinds, the thread may take locks like any other
+            raise error
+
 
 class Scheduler:
     """Runs one task at a time: the tasks of a call, and of the calls made by these tasks.
@@ -169,15 +327,15 @@ class Scheduler:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         # In the order of their turns. The running task is first, unless it has just called others.
-        self.live: deque[BaseTask] = deque()
-        self.running: BaseTask | None = None
+        self.live: deque[ScheduledTask] = deque()
+        self.running: ScheduledTask | None = None
         self.switches = 0
         # The task that holds each lock that was seen to be taken, by the lock's id.
-        self.lock_holders: dict[int, BaseTask] = {}
+        self.lock_holders: dict[int, ScheduledTask] = {}
         # The outside thread that made the call, and the tasks it waits for. When these are over, the thread may be
         # about to help the others.
         self.caller = threading.get_ident()
-        self.awaited: Sequence[BaseTask] = ()
+        self.awaited: Sequence[ScheduledTask] = ()
         self._choosing = False
 
     def __enter__(self) -> None:
@@ -202,7 +360,7 @@ class Scheduler:
         if watch is not None:
             watch.__exit__(None, None, None)
 
-    def yield_turn(self, task: BaseTask, host: BaseTaskGroup | None = None) -> BaseTask | None:
+    def yield_turn(self, task: ScheduledTask, host: BaseTaskGroup | None = None) -> ScheduledTask | None:
         """End the turn of ``task`` and run the next task that can run.
 
         Return a new task of ``host`` instead of starting its thread: the calling thread runs it.
@@ -218,7 +376,7 @@ class Scheduler:
             self.check_deadlock()
         return chosen
 
-    def run_next(self, host: BaseTaskGroup | None = None) -> BaseTask | None:
+    def run_next(self, host: BaseTaskGroup | None = None) -> ScheduledTask | None:
         """Unless a task runs, run the first that can; return a new one of ``host``, as :meth:`yield_turn`."""
         if self.running is not None or self._choosing or not self.live:
             return None
@@ -324,7 +482,7 @@ class Scheduler:
             task.error, task.state = Deadlock(text), State.READY
         self.run_next()
 
-    def _is_deadlocked(self, waiting: list[BaseTask]) -> bool:
+    def _is_deadlocked(self, waiting: list[ScheduledTask]) -> bool:
         """Whether each task waits for another of them, or no thread outside could help any."""
         holders = [self.lock_holders.get(one.waits.lock) for one in waiting]
         for_each_other = all(
@@ -352,3 +510,26 @@ def wake_stalled() -> None:
     for scheduler in tuple(stalled):
         with scheduler:
             scheduler.run_next()
+
+
+def _before_fork() -> None:
+    """Keep the turn while this thread forks: IPython joins a thread before, and no other task may fork then."""
+    here.forking, here.task = here.task, None
+
+
+def _after_fork_in_parent() -> None:
+    here.task, here.forking = here.forking, None
+
+
+def _after_fork_in_child() -> None:
+    """Forget all tasks: a forked child has this thread alone."""
+    task, here.task, here.forking = here.forking, None, None
+    stalled.clear()
+    for scheduler in {*watched} | ({task.scheduler} if task is not None else set()):
+        scheduler.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, cast
+from typing import Any
 
-from .scheduler import BaseTaskGroup, Scheduler, State, TaskEnded, TaskWait
-from .task import ScheduledTask, here
+from .scheduler import BaseTaskGroup, ScheduledTask, Scheduler, State, TaskEnded, TaskWait, here
 
 # Seconds for an interrupted task to reach a wait, where the interrupt is raised.
 _INTERRUPT_SECONDS = 0.5
@@ -197,7 +196,7 @@ class TaskGroup(BaseTaskGroup):
                 task.finish()
                 if task.failure is not None:
                     self.scheduler.end_tasks(self)
-                task = cast("ScheduledTask | None", self.scheduler.yield_turn(task, host=self))
+                task = self.scheduler.yield_turn(task, host=self)
         if parent is not None:
             parent.sleep()
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(60)  # a hang is seen soon
 @pytest.fixture
 def no_beat(monkeypatch):
     """Waiting tasks do not poll: releasing something must wake them."""
-    monkeypatch.setattr(turns.task, "_POLL_SECONDS", 1000)
+    monkeypatch.setattr(turns.scheduler, "_POLL_SECONDS", 1000)
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_a_thread_that_waits_for_a_child_of_asyncio_is_no_help():
 
 
 def test_no_alarm_where_a_thread_outside_could_help(monkeypatch):
-    monkeypatch.setattr(turns.task, "_POLL_SECONDS", 1000)  # they do not look again by themselves
+    monkeypatch.setattr(turns.scheduler, "_POLL_SECONDS", 1000)  # they do not look again by themselves
     box, ready = [], threading.Event()
 
     def outside():
