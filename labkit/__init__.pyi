@@ -63,12 +63,10 @@ from .engine import scatter as scatter
 from .explore.explorer import Explorer as Explorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
-from .explore.explorers import RaceExplorer as RaceExplorer
 from .explore.explorers import RingExplorer as RingExplorer
 from .explore.explorers import ScalingExplorer as ScalingExplorer
 from .explore.explorers import ShapesExplorer as ShapesExplorer
 from .explore.explorers import SplitExplorer as SplitExplorer
-from .explore.explorers import StarExplorer as StarExplorer
 from .explore.explorers import TimelineExplorer as TimelineExplorer
 from .plans.batches import Batches as Batches
 from .plans.batches import batches as batches

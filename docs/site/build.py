@@ -61,7 +61,7 @@ REFERENCE = (
     (
         "Explorers", "探索器",
         "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
-        "RingExplorer StarExplorer RaceExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
+        "RingExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
         "ShardingExplorer SlicesExplorer RecomputeExplorer ContextExplorer PlanExplorer ExpertExplorer",
     ),
     ("Language", "语言", "set_language get_language"),

@@ -3,12 +3,9 @@
 from .hardware import PROFILES as PROFILES
 from .hardware import Hardware as Hardware
 from .hardware import all_reduce_seconds as all_reduce_seconds
-from .hardware import star_seconds as star_seconds
-from .scaling import Race as Race
 from .scaling import Scaling as Scaling
 from .scaling import doublings as doublings
 from .scaling import predict_scaling as predict_scaling
-from .scaling import race as race
 from .step import Overlap as Overlap
 from .step import Step as Step
 from .step import Workload as Workload

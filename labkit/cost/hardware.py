@@ -94,13 +94,6 @@ def all_reduce_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int =
     return seconds + hardware.start * gpus.bit_length()
 
 
-def star_seconds(nbytes: float, hardware: Hardware, gpus: int) -> float:
-    """Return the seconds of the same sum through GPU 0, which receives ``nbytes`` from each other GPU, then sends as
-    many.
-    """
-    return 2 * (gpus - 1) * hardware.message_seconds(nbytes, gpus)
-
-
 def gather_seconds(nbytes: float, hardware: Hardware, gpus: int, span: int, messages: int = 1) -> float:
     """Return the seconds of all-gathers or reduce-scatters, rings of any size, of ``nbytes`` in all."""
     if gpus == 1:

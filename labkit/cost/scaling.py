@@ -1,4 +1,4 @@
-"""Predict a step, and an all-reduce by ring and by star, on more and more GPUs."""
+"""Predict a step on more and more GPUs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from ..base.display import Drawn
 from ..base.language import say
 from ..base.numbers import instance, integer, must
 from ..base.units import duration
-from ..plans.ring import ring_all_reduce, star_all_reduce
-from .hardware import Hardware, all_reduce_seconds, star_seconds
+from .hardware import Hardware
 from .step import Workload, data_parallel_step, ddp_step, perfect_step
 
 
@@ -70,35 +69,3 @@ def predict_scaling(
         ),
     }
     return Scaling(hardware.name, rows, gpus, found)
-
-
-@dataclass(frozen=True)
-class Race(Drawn):
-    """A ring and a star that sum gradients of ``nbytes`` bytes: for "ring" and "star" one entry per number of GPUs.
-
-    carried   bytes over the busiest link in one direction.
-    seconds   until every GPU has the sum.
-    """
-
-    hardware: str
-    nbytes: int
-    counts: tuple[int, ...]
-    carried: dict[str, tuple[float, ...]]
-    seconds: dict[str, tuple[float, ...]]
-
-
-def race(nbytes: int, hardware: Hardware, counts: Sequence[int] = (1, 2, 4, 8)) -> Race:
-    """Predict how a ring and a star sum gradients of ``nbytes`` bytes on each number of GPUs in ``counts``."""
-    instance("hardware", hardware, Hardware)
-    nbytes, gpus = integer("nbytes", nbytes, 1), tuple(integer("counts", count, 1) for count in counts)
-    return Race(
-        hardware.name, nbytes, gpus,
-        {
-            "ring": tuple(float(nbytes * ring_all_reduce(n).carried) for n in gpus),
-            "star": tuple(float(nbytes * star_all_reduce(n).carried) for n in gpus),
-        },
-        {
-            "ring": tuple(all_reduce_seconds(nbytes, hardware, n) for n in gpus),
-            "star": tuple(star_seconds(nbytes, hardware, n) for n in gpus),
-        },
-    )  # fmt: skip

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, race, step_trace
+from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
 from ..cost.published import BERT, RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
-from ..plans.ring import AllReduce, Ring, Star
+from ..plans.ring import Ring
 from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
-from ..view.pictures.charts import race_picture, scaling_picture
+from ..view.pictures.charts import scaling_picture
 from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
@@ -54,12 +54,14 @@ class CallExplorer(Explorer):
         return flow_picture(split(self.rows, self.gpus), self.step)
 
 
-class _AllReduceExplorer(Explorer):
-    """Base of the ring's and the star's explorer: ``ranks`` (1 to 16) and ``step``, 0 to 2 × (ranks − 1)."""
+class RingExplorer(Explorer):
+    """An all-reduce around a ring of ``ranks`` ranks (1 to 16) after ``step`` steps (0 to 2 × (ranks − 1)).
+
+    Play runs through the steps; a clock shows how far a star is at the same time.
+    """
 
     limits = {"ranks": (1, 16), "step": (0, 30)}
     unfolds = plays = "step"
-    _way: type[AllReduce]
 
     def __init__(self, ranks: int = 4, step: int = 0) -> None:
         super().__init__(ranks=ranks, step=step)
@@ -68,22 +70,7 @@ class _AllReduceExplorer(Explorer):
         return (0, 2 * (self.ranks - 1)) if name == "step" else super().span(name)
 
     def make_picture(self) -> Picture:
-        return all_reduce_picture(self._way(self.ranks, min(self.step, self.span("step")[1])))
-
-
-class RingExplorer(_AllReduceExplorer):
-    """An all-reduce around a ring of ``ranks`` ranks (1 to 16) after ``step`` steps (0 to 2 × (ranks − 1)).
-
-    Play runs through the steps; a clock shows how far the star is at the same time.
-    """
-
-    _way = Ring
-
-
-class StarExplorer(_AllReduceExplorer):
-    """The same all-reduce with everything through rank 0: as many steps, but each takes ``ranks`` times as long."""
-
-    _way = Star
+        return all_reduce_picture(Ring(self.ranks, min(self.step, self.span("step")[1])))
 
 
 class LinkedExplorer(Explorer):
@@ -106,25 +93,6 @@ class LinkedExplorer(Explorer):
 
     def option_labels(self, name: str) -> dict[str, str]:
         return {key: profile.name for key, profile in PROFILES.items()}
-
-
-class RaceExplorer(LinkedExplorer):
-    """The ring and the star on 1, 2, 4, … GPUs, ``doublings`` (1 to 10) times twice as many: one alone sends nothing.
-
-    parameters   in millions, 1 to 1,000, in float32: also the size of a gradient.
-    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
-    """
-
-    limits = {"doublings": (1, 10), "parameters": (1, 1000)}
-    unfolds = plays = "doublings"
-
-    def __init__(
-        self, doublings: int | None = None, parameters: int = 110, link: str = "v100-nvlink"
-    ) -> None:
-        super().__init__(doublings, 5, link=link, parameters=parameters)
-
-    def make_picture(self) -> Picture:
-        return race_picture(race(4_000_000 * self.parameters, PROFILES[self.link], doublings(self.doublings)))
 
 
 class ShapesExplorer(Explorer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, integer, must
-from ..cost import Race, Scaling
+from ..cost import Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.placement import Placement
@@ -24,7 +24,7 @@ from . import picture_registry
 from .page import timeline_of
 from .picture import Picture
 from .pictures.call_flow import flow_picture
-from .pictures.charts import curves_picture, race_picture, scaling_picture
+from .pictures.charts import curves_picture, scaling_picture
 from .pictures.lanes import batches_picture, inputs_picture, memory_picture, occupancy_picture, split_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
@@ -41,7 +41,6 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Batches: batches_picture,
     Ring: all_reduce_picture,
     Star: all_reduce_picture,
-    Race: race_picture,
     Placement: placement_picture,
     Footprints: memory_picture,
     Occupancy: occupancy_picture,

@@ -19,8 +19,6 @@ EXPLORERS = {
     "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
     "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
     "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
-    "star": ("StarExplorer(ranks=8, step=2)", 1, "2 / 14", "3 / 14"),
-    "race": ("RaceExplorer(doublings=6)", 1, "64", "128"),
 }  # fmt: skip
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {

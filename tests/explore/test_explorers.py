@@ -25,14 +25,12 @@ MOVES = [
     ("TimelineExplorer", {"gpus": 4}, "moment", 40, "compute"),
     ("MemoryExplorer", {"gpus": 4}, "optimizer", "SGD", "capacity 16 GiB"),
     ("RingExplorer", {"ranks": 4}, "step", 2, "after step 2 of 6"),
-    ("StarExplorer", {"ranks": 4}, "step", 2, "rank 2 sends its gradient"),
     ("PipelineExplorer", {"stages": 4}, "micro_batches", 12, "45 units of time"),
     ("MeshExplorer", {"node": 8}, "lit", "dp", "(1, 1, 1)"),
     ("ShardingExplorer", {"ranks": 64}, "stage", 1, "39.4 GB"),
     ("SlicesExplorer", {"ranks": 4}, "step", 3, "output"),
     ("ContextExplorer", {"doublings": 2}, "layout", "zig-zag", "100% of it work"),
     ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "peak 11 "),
-    ("RaceExplorer", {}, "doublings", 7, ">128</text>"),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
     ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
     ("ExpertExplorer", {"skew": 2}, "capacity", 100, "dropped"),
@@ -77,31 +75,20 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
     assert (language == "zh") == any(re.search("[一-鿿]", label) for label in labels)
 
 
-def test_a_race_begins_with_two_gpus_and_both_charts_have_points():
-    explorer = labkit.RaceExplorer()
-    explorer.doublings = 1
-    assert len(explorer.make_picture().boxes) == 2 + 4  # the legend's, and in each chart two points
-    with pytest.raises(ValueError, match="doublings must be from 1 to 10, got 0"):
-        labkit.RaceExplorer(0)
-
-
-@pytest.mark.parametrize(("name", "usual"), [("RaceExplorer", 5), ("ScalingExplorer", 6)])
-def test_gpus_end_with_the_machine_where_there_is_no_network(name, usual):
-    explorer = getattr(labkit, name)()
-    assert explorer.doublings == usual
+def test_gpus_end_with_the_machine_where_there_is_no_network():
+    explorer = labkit.ScalingExplorer()
+    assert explorer.doublings == 6
     explorer.link = "titan-pcie"  # two GPUs, and no way to more
     assert explorer.doublings == 1
     assert explorer._controls["doublings"].options[-1] == ("2", 1)  # a slider shows GPUs, not the exponent
-    with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 2"):
+    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 2"):
         explorer.doublings = 2
     explorer.link = "h200"
     explorer.doublings = 10
     assert explorer._controls["doublings"].label == "1024"
-    assert getattr(labkit, name)(link="titan-nvlink").doublings == 1
-    with pytest.raises(ValueError, match="doublings must be from [01] to 1, got 5"):
-        getattr(labkit, name)(5, 110, "titan-nvlink") if name == "RaceExplorer" else getattr(labkit, name)(
-            doublings=5, link="titan-nvlink"
-        )
+    assert labkit.ScalingExplorer(link="titan-nvlink").doublings == 1
+    with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 5"):
+        labkit.ScalingExplorer(doublings=5, link="titan-nvlink")
 
 
 @pytest.mark.parametrize(("make", "error", "text"), [
@@ -191,9 +178,8 @@ def test_a_recording_can_be_explored():
         _ = explorer.gpus
 
 
-@pytest.mark.parametrize("name", ["RingExplorer", "StarExplorer"])
-def test_fewer_ranks_leave_fewer_steps(name):
-    explorer = getattr(labkit, name)(ranks=8, step=14)
+def test_fewer_ranks_leave_fewer_steps():
+    explorer = labkit.RingExplorer(ranks=8, step=14)
     control, play = explorer._controls["step"], explorer._play
     assert (control.max, play.max) == (14, 14)
     explorer.ranks = 3
@@ -202,7 +188,7 @@ def test_fewer_ranks_leave_fewer_steps(name):
     with pytest.raises(ValueError, match="step must be from 0 to 4, got 5"):
         explorer.step = 5
     with pytest.raises(ValueError, match="step must be from 0 to 2, got 3"):
-        getattr(labkit, name)(ranks=2, step=3)
+        labkit.RingExplorer(ranks=2, step=3)
     explorer.ranks = 1
     assert (explorer.step, control.max) == (0, 0)
     explorer.ranks = 16

@@ -1,13 +1,11 @@
-"""The pictures of a step, and of an all-reduce, on more and more GPUs."""
-
-from math import log10
+"""The pictures of a step on more and more GPUs, and of losses."""
 
 import pytest
 
 import labkit
-from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling, race
+from labkit.cost import PROFILES, all_reduce_seconds, predict_scaling
 from labkit.cost.published import BERT, GPT2
-from labkit.view.pictures.charts import TALL, TOP, curves_picture, race_picture, scaling_picture
+from labkit.view.pictures.charts import TALL, TOP, curves_picture, scaling_picture
 from labkit_content.pictures import StepTimes
 
 COUNTS = [(1,), (1, 2, 4, 8), (1, 3, 64), tuple(range(1, 65)), tuple(2**k for k in range(13))]
@@ -81,63 +79,12 @@ def test_no_line_goes_through_the_name_of_one_that_ends_before_it(rows, profile)
                         assert not name.y - 8 < y < name.y + 1, (name, line)
 
 
-@pytest.mark.parametrize("counts", [(1,), (1, 2, 4), tuple(2**k for k in range(11))])
-def test_nothing_of_a_race_is_clipped_and_nothing_overlaps(counts, language, sound):
-    for profile in PROFILES.values():
-        for nbytes in (1, 4_000_000, 4_000_000_000):
-            sound(race_picture(race(nbytes, profile, joined(counts, profile))))
-
-
-def test_in_a_race_the_ring_stays_flat_and_the_star_grows():
-    counts = (2, 4, 8, 16, 32, 64)
-    found = race(440_000_000, PROFILES["v100-nvlink"], counts)
-    picture = race_picture(found)
-    axis = "busiest link, GB one way"
-    at = {box.label: box.y for box in picture.boxes}
-    rise = {way: [-at[f"{way} {n} {axis}"] for n in counts] for way in ("ring", "star")}
-    star = [log10(value) for value in found.carried["star"]]
-    unit = (rise["star"][-1] - rise["star"][0]) / (star[-1] - star[0])
-    for way in ("ring", "star"):
-        wanted = [rise["star"][0] + unit * (log10(value) - star[0]) for value in found.carried[way]]
-        assert rise[way] == pytest.approx(wanted)
-    assert found.carried["ring"] == pytest.approx([440e6 * 2 * (n - 1) / n for n in counts])
-    assert found.carried["star"] == pytest.approx([440e6 * (n - 1) for n in counts])
-    assert looks(picture) == ({(False, False), (False, True)}, {"ring": True, "star": False})
-
-
-@pytest.mark.parametrize("link", ["v100-nvlink", "h200"])
-def test_in_a_race_to_1024_gpus_both_ways_can_be_told_from_nothing(link):
-    """On an even axis the ring would lie on zero."""
-    picture = race_picture(race(440_000_000, PROFILES[link], [2**n for n in range(11)]))
-    foot = TOP + TALL
-    heights = [foot - box.y for box in picture.boxes if box.label.startswith(("ring 1024", "star 1024"))]
-    assert len(heights) == 4
-    assert min(heights) > 25
-    words = [text.text for text in picture.texts] + [box.tip for box in picture.boxes] + [picture.description]
-    assert not any("e+" in word for word in words)
-
-
 def test_where_there_is_no_network_gpus_end_with_the_machine():
-    assert race(1000, PROFILES["titan-pcie"], (1, 2)).seconds["ring"][1] > 0
+    assert all_reduce_seconds(1000, PROFILES["titan-pcie"], 2) > 0
     with pytest.raises(ValueError, match=r"gpus must be at most 2, the GPUs of 2 × TITAN RTX, PCIe,"):
-        race(1000, PROFILES["titan-pcie"], (1, 2, 4))
+        all_reduce_seconds(1000, PROFILES["titan-pcie"], 4)
     with pytest.raises(ValueError, match="which has no network, got 16"):
         labkit.predict_scaling(BERT, labkit.Hardware("mine", 1e9, 1e9), (8, 16))
-
-
-def test_an_all_reduce_takes_what_its_messages_take():
-    hardware = PROFILES["v100-nvlink"]
-    found = race(440_000_000, hardware, (1, 8, 16))
-    inside = 2 * 7 * (440e6 / hardware.reduce_bandwidth + hardware.latency)
-    across = 2 * 15 * (440e6 / hardware.network_bandwidth + hardware.network_latency)
-    assert found.seconds["star"] == pytest.approx((0, inside, across))
-    assert found.seconds["ring"] == pytest.approx(
-        tuple(all_reduce_seconds(440_000_000, hardware, n) for n in (1, 8, 16))
-    )
-    with pytest.raises(TypeError, match="hardware must be a Hardware, got 5"):
-        race(1, 5)
-    with pytest.raises(ValueError, match="counts must be at least 1, got 0"):
-        race(1, hardware, (0,))
 
 
 LOSSES = {

@@ -1,4 +1,4 @@
-"""Charts of values against a count (of GPUs, of steps): scaling, a race of two all-reduces, losses.
+"""Charts of values against a count (of GPUs, of steps): scaling, losses.
 
 Lines differ by dashes, marks and a name at their end.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from ...base.language import say
 from ...base.units import duration, time_unit
-from ...cost import Race, Scaling
+from ...cost import Scaling
 from ...trace.curves import Curves
 from ..captions import caption
 from ..layout import group_neighbours, legend, move, text_width
@@ -35,7 +35,6 @@ _ROOM = 90.0
 # The most counts drawn.
 _MOST_COUNTS = 128
 _TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
-_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 # Names of trainings to translate; others are shown as given.
 _NAMED = ("one_gpu", "data_parallel", "mean_of_means")
 # Looks by order, so that overlapping curves can all be seen.
@@ -328,39 +327,6 @@ def _scaling_in_words(found: Scaling) -> str:
     if last is None:
         return text + say(en=", DataParallel cannot leave one machine.", zh="，DataParallel 则不能跨机器。")
     return text + say(en=f", DataParallel {last:.0%}.", zh=f"，DataParallel 达到 {last:.0%}。")
-
-
-def race_picture(found: Race) -> Picture:
-    """Draw two charts: on the left the bytes over the busiest link, on the right the time."""
-    size, unit = _unit(max(map(max, found.carried.values())) or 1.0)
-    carried = {way: [value / size for value in values] for way, values in found.carried.items()}
-    star, through = say(en="star", zh="星形"), say(en="star (through GPU 0)", zh="星形（经过 0 号 GPU）")
-    ring = say(en="ring", zh="环形")
-    curves = (
-        Curve("star", through, star, (carried["star"], found.seconds["star"]), strong=True, mark="square"),
-        Curve("ring", ring, ring, (carried["ring"], found.seconds["ring"]), mark="disc"),
-    )
-    # Logarithmic axes, because the star soon takes a thousand times as long as the ring.
-    link = say(en=f"busiest link, {unit} one way", zh=f"最忙的链路（单向，{unit}）")
-    low, high = decades([*carried["star"], *carried["ring"]])
-    axes = [Axis(link, high, "{:.4g}".format, f"{{:.4g}} {unit}".format, low)]
-    low, high = decades([*found.seconds["star"], *found.seconds["ring"]])
-    axes.append(Axis(say(en="all-reduce", zh="全归约"), high, duration, duration, low))
-    counts = Counts(found.counts, say(en="number of GPUs (ranks)", zh="GPU 数（rank 数）"))
-    return charts_picture(curves, axes, counts, found.hardware, _race_in_words(found))
-
-
-def _unit(nbytes: float) -> tuple[int, str]:
-    """Return the largest decimal unit that ``nbytes`` reaches, as links are measured."""
-    return next(((size, unit) for size, unit in _UNITS if nbytes >= size), _UNITS[-1])
-
-
-def _race_in_words(found: Race) -> str:
-    count, (scale, unit) = found.counts[-1], _unit(found.nbytes)
-    size = f"{found.nbytes / scale:.4g} {unit}"
-    facts = {way: found.carried[way][-1] / found.nbytes for way in ("ring", "star")}
-    took = {f"{way}_time": duration(found.seconds[way][-1], digits=4) for way in ("ring", "star")}
-    return caption("race", gpus=count, size=size, **facts, **took)
 
 
 def curves_picture(found: Curves) -> Picture:
