@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from torch.backends import cuda
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from labkit.base.files import rows_beside
-from labkit.base.language import wrong
 from labkit.base.tree import tensors_in
 
 from .. import hooks
@@ -135,30 +133,9 @@ def _run_operator(call: _AttentionCall, kernel: str, *_: Any, **__: Any) -> Tens
     options = call.dropout_p, call.is_causal
     if kernel == "Flash":
         return attention_kernels.FLASH(q, k, v, *options, False, scale=call.scale)[0]
-    _check_ring(q, kernel)
     with_logsumexp = torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, v))
     operator = attention_kernels.EFFICIENT if kernel == "Memory Efficient" else attention_kernels.CUDNN
     return operator(q, k, v, mask, with_logsumexp, *options, scale=call.scale)[0]
-
-
-def _check_ring(query: Any, kernel: str) -> None:
-    """Refuse numbers of rows that context_parallel's ring cannot merge: CUDA pads the logsumexp, and the ring fails."""
-    spec = getattr(query, "_spec", None)
-    ring: Any = sys.modules.get(_RING)
-    if spec is None or ring is None or kernel != "Memory Efficient" or spec.mesh.size() == 1:
-        return
-    rows, parts = query.to_local().size(2), 2 if ring._cp_options.enable_load_balance else 1
-    if any(place.is_shard(2) for place in spec.placements) and rows % (parts * attention_kernels.ROWS):
-        raise wrong(
-            RuntimeError,
-            en=f"context_parallel: each rank has {rows} rows of the sequence, and CUDA's memory-efficient attention "
-            f"takes multiples of {parts * attention_kernels.ROWS} here, for it pads its logsumexp to blocks of "
-            f"{attention_kernels.ROWS} rows, which PyTorch's ring cannot merge: use a longer sequence, or float16 or "
-            "bfloat16, where flash and cuDNN attention take any number of rows",
-            zh=f"context_parallel：每个进程有序列的 {rows} 行，而 CUDA 的 memory-efficient 注意力在这里只接受 "
-            f"{parts * attention_kernels.ROWS} 的倍数，因为它把 logsumexp 补齐到 {attention_kernels.ROWS} 行一块，"
-            "PyTorch 的环无法合并：请用更长的序列，或者用 float16、bfloat16，这时 flash 和 cuDNN 注意力接受任意行数",
-        )
 
 
 class _AttentionCall(types.SimpleNamespace):
