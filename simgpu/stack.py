@@ -29,6 +29,11 @@ _asks_nobody = torch.Tensor.__torch_dispatch__
 _FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
 
 
+def is_faking() -> bool:
+    """Whether FakeTensorMode is on in this thread."""
+    return _current(_FAKE) is not None
+
+
 class ModeEntered:
     """Context manager to put a mode on this thread's stack, unless already there.
 
@@ -82,7 +87,7 @@ class OperatorMode(TorchDispatchMode):
         _pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _current(_FAKE) is not None:  # FakeTensorMode is next and answers
+        if is_faking():  # FakeTensorMode is next and answers
             return func(*args, **(kwargs or {}))
         # Tensor subclasses with a __torch_dispatch__ are asked next, with this mode on, so that it sees the operators
         # on their inner tensors (python_arg_parser.cpp, handle_torch_function_no_python_arg_parser).

@@ -97,7 +97,7 @@ simgpu/state/leaves.py: Leaves.note Leaves.look
 simgpu/rules/functions.py: check_function
 simgpu/ops/mixed.py: run_mixed _Replay.operator
 simgpu/rules/operators.py: check_operator
-simgpu/ops/failures.py: translate_cpu_error
+simgpu/ops/mode.py: translate_cpu_error
 """
 
 FEATURES = "simgpu/features/"

@@ -26,11 +26,11 @@ from torch import Tensor
 from labkit.base.patches import Patch
 
 from .. import hooks
+from ..stack import is_faking
 from ..state.current_machine import call_with_machine, machine_in_use, require_machine, work
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
 from ..state.random import RealGenerator, stream_state
-from .fake_tensors import is_faking
 
 
 class _Answers(dict[Any, Any]):

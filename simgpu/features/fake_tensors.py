@@ -23,19 +23,11 @@ from labkit.base.tree import tensors_in
 from .. import hooks
 from ..handlers import Handler, wraps_handlers
 from ..ops.moves import OPERATORS_THAT_MOVE
+from ..stack import is_faking
 from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu, TheMachine
 from ..state.placement import gpu_of, name_of
-
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
-_current = torch._C._get_dispatch_mode
-
-
-def is_faking() -> bool:
-    """Whether FakeTensorMode is on in this thread."""
-    return _current(_FAKE) is not None
-
 
 hooks.places_itself.add(lambda _: is_faking())
 

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from labkit.base.language import wrong
-
 from ..handlers import handles
 from ..ops.mode import MachineMode
 from ..state.current_machine import replaces
@@ -59,13 +57,4 @@ def _captures_gradients(query: Tensor, score_mod: Callable[..., Tensor]) -> bool
 def _attend_flexibly(mode: MachineMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is not torch.ops.higher_order.flex_attention_backward and _captures_gradients(*args[:4:3]):
         return mode.general(_MODULE.sdpa_dense, args, kwargs)
-    result = mode.general(func, args, kwargs)
-    if result is NotImplemented:  # FlopCounterMode's answer, on which PyTorch fails with a TypeError
-        raise wrong(
-            NotImplementedError,
-            en="flex_attention: a dispatch mode that is on here (FlopCounterMode?) has no rule for this operator, "
-            "with CUDA neither: call flex_attention outside of it, or count scaled_dot_product_attention",
-            zh="flex_attention：这里启用的某个 dispatch 模式（FlopCounterMode？）没有这个算子的规则，在 CUDA 上也没有："
-            "请在它之外调用 flex_attention，或者改用 scaled_dot_product_attention 来计数",
-        )
-    return result
+    return mode.general(func, args, kwargs)

@@ -37,7 +37,6 @@ from ..state.current_machine import at_work, call_with_machine, replaces
 from ..state.gpu import Gpu, TheMachine
 from ..state.marks import HOST
 from ..state.placement import gpu_of, note_leaf, put, put_all, put_anew
-from .failures import translate_cpu_error
 from .mixed import run_mixed
 
 _storage: Any = Tensor.untyped_storage
@@ -231,6 +230,18 @@ def _shared_gpu(values: Any) -> Gpu | None:
     }
     gpu: Gpu | None = gpus.pop() if len(gpus) == 1 else None
     return None if gpu is None or gpu.suspended else gpu
+
+
+def translate_cpu_error(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError | IndexError, gpu: Gpu
+) -> Any:
+    """Turn an error from a CPU kernel into what CUDA would do: return a result, or raise CUDA's own error."""
+    with at_work(gpu):
+        for answer in hooks.call_failed:
+            result = answer(func, args, kwargs, error, gpu)
+            if result is not NotImplemented:
+                return result
+        raise error
 
 
 def _pass_on(mode: MachineMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

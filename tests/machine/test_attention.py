@@ -228,10 +228,7 @@ def test_a_bias_that_flexible_attention_reads_gets_its_gradient(mode):
         )
 
 
-def test_a_mode_without_a_rule_for_flexible_attention_is_told_so():
+def test_a_mode_without_a_rule_for_flexible_attention_fails_as_on_cuda():
     given = flexible()
-    with (
-        FlopCounterMode(display=False),
-        pytest.raises(NotImplementedError, match="has no rule for this operator"),
-    ):
+    with FlopCounterMode(display=False), pytest.raises(TypeError):
         flex_attention(*given)
