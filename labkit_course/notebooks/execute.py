@@ -21,12 +21,15 @@ _CELL_TIMEOUT = 120  # seconds
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
+def execute(notebook: NotebookNode, folder: Path, cell_limit: int | None = _CELL_TIMEOUT) -> NotebookNode:
     """Run every cell of ``notebook`` in ``folder``, in place. Raises nbclient.CellExecutionError.
 
     Only the start of the kernel is retried, never a cell.
+
+    cell_limit   seconds for a cell, None for no limit. Above it, raise nbclient's CellTimeoutError.
     """
     client = kernel.start(lambda: with_kernel(notebook, folder))
+    client.timeout = cell_limit
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
@@ -42,7 +45,7 @@ def with_kernel(notebook: NotebookNode, folder: Path) -> NotebookClient:
     """Return a client for ``notebook`` with a kernel in ``folder``. Raises RuntimeError or TimeoutError."""
     client = NotebookClient(
         notebook, timeout=_CELL_TIMEOUT, startup_timeout=kernel.STARTUP_TIMEOUT, kernel_name="python3",
-        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=ERROR"],
+        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--log-level=CRITICAL"],
     )  # fmt: skip
     client.create_kernel_manager()
     try:

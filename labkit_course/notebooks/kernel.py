@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -15,8 +16,8 @@ _ATTEMPTS = 3
 STARTUP_TIMEOUT = 60  # seconds; a start on an overloaded computer may fail and is retried
 
 
-def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: False) -> T:
-    """Call ``kernel()``, which starts a kernel; retry a failure, unless a cell ``has_begun``.
+def start(kernel: Callable[[], T]) -> T:
+    """Call ``kernel()``, which starts a kernel; retry a failure.
 
     Switch progress off inside: a tool's answers are not the learner's.
     """
@@ -24,11 +25,8 @@ def start(kernel: Callable[[], T], *, has_begun: Callable[[], bool] = lambda: Fa
     os.environ["LABKIT_PROGRESS"] = "off"  # papermill and nbval pass variables to kernels only by inheritance
     try:
         for _ in range(_ATTEMPTS - 1):
-            try:
+            with suppress(RuntimeError, TimeoutError):
                 return kernel()
-            except (RuntimeError, TimeoutError):
-                if has_begun():
-                    raise
         return kernel()
     finally:
         if before is None:

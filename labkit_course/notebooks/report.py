@@ -15,7 +15,7 @@ from labkit.base.numbers import plural
 from labkit.plans.batches import batches
 from labkit.plans.split import Split
 
-from .sweep import GENERATOR, Run, Sweep
+from .sweep import Run, Sweep
 
 _STYLE = Path(__file__).with_suffix(".css").read_text("utf-8")
 
@@ -43,7 +43,7 @@ def report(sweep: Sweep, runs: list[Run]) -> str:
     return (
         f'<!doctype html>\n<html lang="{language}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"{GENERATOR}<title>{escape(title)}</title><style>\n{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>\n{_STYLE}</style></head>\n<body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )

@@ -1,35 +1,28 @@
-"""Run a lesson once for each number of GPUs, and write executed notebooks, their pages, and one report.
+"""Run a lesson once for each number of GPUs: plan and execute the runs, each an executed notebook and its page.
 
-A failed run is kept with its error, and the others go on. Only the start of a kernel is retried, never a cell. An
-executed notebook appears when its run has ended, with the run's identity in the metadata, so that a stopped sweep can
-be continued.
+A failed run is kept with its error, and the others go on. Only the start of a kernel is retried, never a cell.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import nbformat
-from nbclient.exceptions import CellTimeoutError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat import NotebookNode
 
-from labkit import __version__
 from labkit.base.files import write_whole
 from labkit.base.language import named_language, say, wrong
 from labkit.base.numbers import must
 
 from ..parameters import checked_parameters
-from . import kernel
-from .execute import store, strip_volatile
+from . import execute as executing
 
 
 @dataclass(frozen=True)
@@ -69,81 +62,10 @@ class Sweep:
         name = f"{self.lesson.stem}-{gpus}-gpus"
         return self.folder / f"{name}.ipynb", self.folder / f"{name}.html"
 
-    def identity(self, gpus: int) -> dict[str, str]:
-        """Return the facts that determine the result of a run, to recognise a run of the same sweep."""
-        given = {**self.parameters, self.swept: gpus}
-        return {
-            "lesson": hashlib.sha256(self.lesson.read_bytes()).hexdigest(),
-            **{f"-p {name}": repr(value) for name, value in given.items()},
-            "labkit": __version__,
-            "torch": version("torch"),  # torch itself takes seconds to import
-        }
-
-    def find_occupied_files(self) -> list[str]:
-        """Return a sentence for each existing file that a run would overwrite, except files of the same sweep."""
-        found = []
-        for count in self.gpus:
-            notebook, page = self.files(count)
-            if notebook.exists() and _mark(notebook).get("run") != self.identity(count):
-                en, zh = f"{notebook} is no run of this sweep", f"{notebook} 不是这次 sweep 的结果"
-                found.append(say(en=en, zh=zh))
-            elif page.exists() and not notebook.exists():
-                found.append(say(en=f"{page} exists already", zh=f"{page} 已经存在"))
-        if self.report.exists() and GENERATOR not in self.report.read_text("utf-8", errors="replace"):
-            found.append(say(en=f"{self.report} exists already", zh=f"{self.report} 已经存在"))
-        return found
-
-
-# The key of the run's identity in a notebook's metadata, and the mark of a page from a sweep.
-_METADATA = "labkit"
-GENERATOR = '<meta name="generator" content="labkit sweep">'
-
-
-def _mark(notebook: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(notebook.read_text("utf-8"))["metadata"][_METADATA]
-    except (ValueError, LookupError, TypeError, RecursionError):  # no notebook, or not from a sweep
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def earlier(sweep: Sweep, count: int) -> Run | None:
-    """Return the earlier run on ``count`` GPUs, or None if there is none without an error."""
-    notebook, page = sweep.files(count)
-    if not notebook.exists():
-        return None
-    mark = _mark(notebook)
-    if mark.get("run") != sweep.identity(count) or mark.get("error") != "":
-        return None
-    executed = nbformat.read(notebook, as_version=4)
-    if not page.exists():
-        write_whole(page, _page(executed, sweep.parameters.get("language")))
-    return Run(count, notebook, page, _seconds(executed), "", executed)
-
-
-def find(lesson: str, language: str, places: Iterable[Path]) -> Path:
-    """Return the path of ``lesson``: a path, or a name such as ``03_split`` in one of ``places``.
-
-    Raises FileNotFoundError with the list of lessons.
-    """
-    if lesson.endswith(".ipynb"):
-        if Path(lesson).is_file():
-            return Path(lesson)
-        raise wrong(FileNotFoundError, en=f"no such notebook: {lesson}", zh=f"没有笔记本 {lesson}")
-    there: list[str] = []
-    for place in places:
-        found = place / language / f"{lesson}.ipynb"
-        if found.is_file():
-            return found
-        there = there or sorted(path.stem for path in (place / language).glob("[0-9]*.ipynb"))
-    listed = ", ".join(there)
-    en = f"there are {listed}" if there else "no folder notebooks/ here; give a path to a notebook"
-    zh = f"有的课程是 {listed}" if there else "这里没有 notebooks/ 文件夹；请给出笔记本的路径"
-    raise wrong(
-        FileNotFoundError,
-        en=f"no such lesson: {lesson} ({language}); {en}",
-        zh=f"没有课程 {lesson}（{language}）；{zh}",
-    )
+    def existing_files(self) -> list[Path]:
+        """Return the files that the sweep would overwrite."""
+        ours = [self.report, *(path for count in self.gpus for path in self.files(count))]
+        return [path for path in ours if path.exists()]
 
 
 # papermill writes any name and value into a notebook as code: refuse undeclared names, and values of another type than
@@ -246,25 +168,17 @@ def plan(
 def execute(sweep: Sweep, count: int) -> Run:
     """Run the lesson on ``count`` GPUs; write the executed notebook and its page, even if a cell failed.
 
-    Raises OSError if they cannot be written. After this error or an interrupt, existing files are unchanged.
+    Raises OSError if they cannot be written.
     """
-    import papermill  # slow to import, like nbconvert below
-    from papermill.engines import papermill_engines
+    from papermill.iorw import load_notebook_node  # slow to import, like nbconvert below
+    from papermill.parameterize import parameterize_notebook
 
-    run: list[Any] = []
-    papermill_engines.register("labkit", _engine(run))
-    sweep.folder.mkdir(parents=True, exist_ok=True)
-    notebook, page = sweep.files(count)
-    error = ""
+    given = {**sweep.parameters, sweep.swept: count}
+    executed = parameterize_notebook(load_notebook_node(str(sweep.lesson)), given)
+    started, error = time.monotonic(), ""
     try:
-        papermill.execute_notebook(
-            # No output file: papermill would write it after every cell.
-            sweep.lesson.resolve(), None, {**sweep.parameters, sweep.swept: count},
-            engine_name="labkit", start_timeout=kernel.STARTUP_TIMEOUT, execution_timeout=sweep.cell_limit,
-            # Hide the errors about closed sockets of a kernel interrupted in a cell (Ctrl-C).
-            extra_arguments=["--log-level=CRITICAL"], cwd=sweep.lesson.resolve().parent,
-        )  # fmt: skip
-    except papermill.PapermillExecutionError as failed:
+        executing.execute(executed, sweep.lesson.resolve().parent, sweep.cell_limit or None)
+    except CellExecutionError as failed:
         error = f"{failed.ename}: {failed.evalue.splitlines()[0] if failed.evalue else ''}"
     except CellTimeoutError:
         error = say(
@@ -273,40 +187,15 @@ def execute(sweep: Sweep, count: int) -> Run:
         )
     except RuntimeError as failed:  # the kernel did not start, or died
         error = f"{type(failed).__name__}: {' '.join(str(failed).split())}"
-    executed = run[-1].nb
-    if error:
-        begun = [c for c in executed.cells if c.metadata.get("papermill", {}).get("start_time")]
-        if begun:
-            error = say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}")
-    strip_volatile(executed)
-    executed.metadata[_METADATA] = {"run": sweep.identity(count), "error": error}
-    # Write the notebook first: a notebook without a page is a finished run, a page without a notebook is not ours.
-    store(executed, notebook)
+    seconds = time.monotonic() - started
+    begun = [cell for cell in executed.cells if "execution" in cell.metadata]
+    if error and begun:
+        error = say(en=f"cell {begun[-1].id}: {error}", zh=f"单元格 {begun[-1].id}：{error}")
+    executing.strip_volatile(executed)
+    notebook, page = sweep.files(count)
+    executing.store(executed, notebook)
     write_whole(page, _page(executed, sweep.parameters.get("language")))
-    return Run(count, notebook, page, _seconds(executed), error, executed)
-
-
-def _seconds(executed: NotebookNode) -> float:
-    return executed.metadata.get("papermill", {}).get("duration") or 0.0
-
-
-def _engine(run: list[Any]) -> Any:
-    """Return papermill's engine with labkit's start of kernels; append its notebook manager to ``run``."""
-    from papermill.engines import NBClientEngine
-
-    class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
-        @classmethod
-        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-            run.append(nb_man)
-            execute = super().execute_managed_notebook
-            return kernel.start(
-                lambda: execute(nb_man, kernel_name, **options),
-                has_begun=lambda: any(
-                    c.metadata.papermill["status"] != nb_man.PENDING for c in nb_man.nb.cells
-                ),
-            )
-
-    return Engine
+    return Run(count, notebook, page, seconds, error, executed)
 
 
 def _page(notebook: NotebookNode, language: object) -> str:
