@@ -11,11 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.base.language import get_language, say, series
+from labkit.base.language import say, series
 from labkit.base.numbers import MOST_GPUS, plural
 from labkit.base.units import bytes_text, duration, localized_bytes
 from labkit.cost.hardware import accelerator
@@ -23,10 +22,10 @@ from simgpu.children import environment as children
 
 from .ending import MOST_EVENTS, write, write_timeline
 from .usage import (
-    Parser,
     UsageError,
     add_memory,
     add_options,
+    announce_loading,
     at_least,
     bad_usage,
     check_script_exists,
@@ -57,56 +56,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, WORDING, "gpus")
     add_memory(parser)
     add_options(parser, WORDING, "options")
-    for action in torchrun_parser()._actions:
-        # Suppress defaults, to know which arguments the user typed.
-        action.default = argparse.SUPPRESS
-        parser._add_action(action)
-    if get_language() != "zh":
-        vars(parser)["format_help"] = partial(_format_english_help, parser)
+    for action in _torchrun_parser()._actions:
+        if action.dest != "help":
+            # Without defaults, to know which arguments the user typed. Their help is PyTorch's.
+            action.default = action.help = argparse.SUPPRESS
+            parser._add_action(action)
 
 
-def _format_english_help(parser: argparse.ArgumentParser) -> str:
-    """Return the help of the command, with PyTorch's own texts for its arguments."""
-    from torch.distributed.run import get_args_parser  # slow: imports torch
+def _torchrun_parser() -> argparse.ArgumentParser:
+    """Return the parser of PyTorch's own torchrun, without required arguments."""
+    announce_loading()
+    from torch.distributed.run import get_args_parser
 
-    texts = {action.dest: action.help for action in get_args_parser()._actions}
+    parser = get_args_parser()
     for action in parser._actions:
-        action.help = texts.get(action.dest, action.help) if action.dest != "help" else action.help
-    return type(parser).format_help(parser)
-
-
-_DEFAULTS: dict[str, Any] = {"-": None, "''": "", "[]": []}
-
-
-def torchrun_parser() -> Parser:
-    """Return a parser like PyTorch's, made without torch: bad arguments are refused at once."""
-    parser = Parser(add_help=False)
-    for line in Path(__file__).with_name("torchrun_options.txt").read_text("utf-8").splitlines()[1:]:
-        names, kind, default, text = line.split(maxsplit=3)
-        name, _, short = names.partition("/")
-        flags = dict.fromkeys([f"-{short}"] * bool(short) + [f"--{name.replace('_', '-')}", f"--{name}"])
-        given = os.environ.get(f"PET_{name.upper()}")  # PyTorch's variables
-        more: dict[str, Any] = {"help": text, "default": _DEFAULTS.get(default, default)}
-        if kind == "switch":
-            more |= {"action": "store_true", "default": bool(int(given or 0))}
-        elif kind.startswith("word"):
-            flags = dict.fromkeys([name])
-            more |= {"nargs": argparse.REMAINDER} if kind == "words" else {}
-        else:
-            more["choices"] = kind.split(",") if "," in kind else None
-            more["type"] = {"int": int, "float": float, "list": _split_commas}.get(kind, str)
-            more["default"] = more["default"] if given is None else given
-        parser.add_argument(*flags, **more).required = False
+        action.required = False
     return parser
 
 
-def _split_commas(text: str) -> list[str]:
-    """Split at commas; two commas stand for one in a part."""
-    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
-
-
 def run(options: argparse.Namespace) -> int:
-    defaults = vars(torchrun_parser().parse_args([]))
+    defaults = vars(_torchrun_parser().parse_args([]))
     given = defaults.keys() & vars(options).keys()
     vars(options).update({name: value for name, value in defaults.items() if name not in given})
     if not options.training_script:
@@ -216,8 +185,8 @@ def _run_in_processes(
 def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
     """Return torchrun's arguments as the user typed them."""
     found = []
-    for action in torchrun_parser()._actions:
-        value = getattr(options, action.dest)
+    for action in _torchrun_parser()._actions:
+        value = getattr(options, action.dest, None)
         if action.dest not in given or not action.option_strings:
             continue
         if isinstance(value, list):

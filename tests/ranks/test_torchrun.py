@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from labkit.trace.events import Event
 from labkit_cli import main
 from labkit_cli.ending import hint_of
-from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, RECORDS, torchrun_parser
+from labkit_cli.torchrun import NOTHING_TO_DO, PROCESSES_ONLY, RECORDS
 from labkit_ranks.rank.run_record import RunRecord
 from tools.warm import python
 
@@ -313,7 +314,7 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
     values = {
         "numa_binding": "node", "start_method": "fork", "monitor_interval": "1", "shutdown_timeout": "1",
     }  # fmt: skip
-    known = {action.dest: action for action in torchrun_parser()._actions}
+    known = {action.dest: action for action in get_args_parser()._actions}
     for name in NOTHING_TO_DO:
         assert torchrun(folder, "", known[name].option_strings[0], values.get(name, "x=1")) == 0
         assert f"--{name.replace('_', '-')}: no effect" in capsys.readouterr().err
@@ -323,22 +324,11 @@ def test_each_argument_is_taken_said_to_do_nothing_or_refused(folder, capsys):
         assert "add --processes" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "variables", [{}, {"PET_NNODES": "3", "PET_MAX_RESTARTS": "2", "PET_STANDALONE": "1"}]
-)
-def test_the_arguments_are_those_of_pytorch(variables, monkeypatch):
-    from torch.distributed.run import get_args_parser
-
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    line = ["--tee", "3", "--duplicate-stdout-filters", "a,b,,c", "-m", "module", "--lr", "1"]
-
-    def facts(parser):
-        arguments = [action for action in parser._actions if action.dest != "help"]
-        read = vars(parser.parse_args(line))
-        return [(*a.option_strings, a.dest, a.nargs, a.choices) for a in arguments], read
-
-    assert facts(torchrun_parser()) == facts(get_args_parser())
+def test_variables_of_pytorch_set_the_defaults(folder, capsys, monkeypatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    monkeypatch.setenv("PET_NNODES", "1:2")
+    assert torchrun(folder, "import os; print(os.environ['WORLD_SIZE'], os.environ['GROUP_WORLD_SIZE'])") == 0
+    assert capsys.readouterr().out.splitlines() == ["4 2"] * 4
 
 
 @pytest.mark.parametrize(
