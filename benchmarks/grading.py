@@ -30,7 +30,7 @@ from labkit_classroom.grade.marks import read
 from labkit_classroom.handout.folder import numbers_of, release
 from labkit_classroom.handout.roster import Student
 from labkit_classroom.nbgrader import write_course
-from labkit_classroom.sandbox.inside.processes import children, descendants
+from labkit_classroom.sandbox.inside.processes import descendants
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests" / "classroom"
@@ -51,7 +51,7 @@ def run(*command: object, cwd: Path) -> tuple[float, float]:
     with open(cwd / "log", "wb") as log:
         process = subprocess.Popen(list(map(str, command)), cwd=cwd, env=environment, stdout=log, stderr=log)
         while process.poll() is None:
-            most = max(most, sum(map(held, [process.pid, *descendants(children(), process.pid)])))
+            most = max(most, sum(map(held, [process.pid, *descendants(process.pid)])))
             time.sleep(0.2)
     if process.returncode:
         sys.exit((cwd / "log").read_text("utf-8")[-2000:])
@@ -73,7 +73,8 @@ def by_labkit(folder: Path, count: int) -> tuple[float, float]:
     students = [Student(f"s{k:04}", f"Student {k}") for k in range(count)]
     made = release(assignment, folder / "class", students, "en").folder
     others: dict[str, list[str]] = {}
-    for question, _, source in runpy.run_path(str(TESTS / "wrong" / f"{ASSIGNMENT}.py"))["WRONG"].values():
+    students_answers = runpy.run_path(str(TESTS / "students.py"))["answers"]
+    for question, _, source in students_answers(ASSIGNMENT)[0].values():
         others.setdefault(question, []).append(source)
     text = (TESTS / "unusual.txt").read_text("utf-8")
     for question, source in re.findall(r"^=== .* \| (\w+)\n((?:(?!===).*\n)*)", text, re.MULTILINE):

@@ -72,28 +72,16 @@ CHANGES = {
     "a module's class": lambda: setattr(nn, "__class__", _OtherModule),
     "a module": lambda: sys.modules.update({"torch.nn": nn.functional}),
     "a global hook": lambda: nn.modules.module._global_forward_hooks.update({1: _forward}),
-    "a module with many more names": lambda: vars(nn).update(
-        {f"more_{k}": k for k in range(500)}, DataParallel=nn.Linear
-    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("as_objects", [False, True], ids=["memory", "objects"])
-def test_each_change_is_undone(snapshot, change, as_objects):
-    """A Python whose memory restore cannot read compares objects, with the same result."""
+def test_each_change_is_undone(snapshot, change):
     before = _unchanged()
     CHANGES[change]()
     changed = _unchanged()
     try:
-        types.FunctionType(restore.restore.__code__, {})((*snapshot[:-1], None) if as_objects else snapshot)
+        types.FunctionType(restore.restore.__code__, {})(snapshot)
         assert _unchanged() == before != changed
     finally:
-        restore.restore((*snapshot[:-1], None))
-        for name in [name for name in vars(nn) if name.startswith("more_")]:
-            delattr(nn, name)
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="only CPython 3.11's memory is read")
-def test_memory_is_read_where_it_is_known(snapshot):
-    assert snapshot[-1] is not None
+        restore.restore(snapshot)
