@@ -1,4 +1,4 @@
-"""Runs PyTorch's elastic launcher with workers from a fork server."""
+"""Runs PyTorch's elastic launcher with workers forked from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labkit.base.patches import Patch, Patches
 from simgpu.children import environment as children
 
 from ..processes.store_keys import REPORTS
-from .fork_server import ForkServer, flush_streams
+from .forked_workers import ForkedWorkers, flush_streams
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -43,11 +43,14 @@ def run(
     with patch.dict(os.environ, environment):  # the agent passes its own environment on
         from torch.distributed.run import parse_args
 
+        from .worker import preload_torch
+
         options = parse_args(list(arguments))
         if options.nproc_per_node in ("gpu", "auto"):
             options.nproc_per_node = str(len(machine.visible_gpus(environment)))
         script = len(arguments) - 1 - len(options.training_script_args)
         given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
+        preload_torch(options.training_script, options.module)
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
         try:
             code = _launch(options, given)
@@ -64,6 +67,7 @@ def run(
 def _launch(options: Any, given: set[str]) -> int:
     """Start the nodes of this computer."""
     from torch.distributed.run import parse_min_max_nnodes
+
 
     nodes = parse_min_max_nnodes(options.nnodes)[1]
     elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
@@ -102,11 +106,12 @@ def _run_node(options: Any) -> int:
     from torch.distributed.elastic.multiprocessing import api as agent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 
-    from .worker import preload_torch, run_worker
+    from .worker import run_worker
 
-    server = ForkServer(lambda: preload_torch(options.training_script, options.module), run_worker)
+    starts = options.max_restarts + 1
+    workers = ForkedWorkers(torchrun.determine_local_world_size(options.nproc_per_node) * starts, run_worker)
     gc.enable()
-    handler = _make_handler(server)
+    handler = _make_handler(workers)
     try:
         with Patches(lambda: [Patch(agent, "get_subprocess_handler", handler)]):
             record(torchrun.run)(options)
@@ -118,28 +123,25 @@ def _run_node(options: Any) -> int:
         sys.stderr.write("".join(traceback.format_exception_only(signalled)))
         return 128 + signalled.sigval
     finally:
-        server.close()
+        workers.close()
     return 0
 
 
-def _make_handler(server: ForkServer) -> Any:
-    """Return a replacement for the agent's way to start a worker, which forks instead of starting Python."""
+def _make_handler(workers: ForkedWorkers) -> Any:
+    """Return a replacement for the agent's way to start a worker, which takes a forked one instead of a new Python."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     class Forked(SubprocessHandler):
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
-            if args[0] != sys.executable:
-                return super()._popen(args, env)  # --no-python, or Python by way of numactl
             streams: dict[int, IO[str] | None] = {1: self._stdout, 2: self._stderr}
             files = {number: stream.name for number, stream in streams.items() if stream is not None}
-            return server.start((args[1:], env, files))
+            # --no-python, or Python by way of numactl, is another program; joining nodes restart without counting.
+            worker = workers.start((args[1:], env, files)) if args[0] == sys.executable else None
+            return worker or super()._popen(args, env)
 
         def close(self, death_sig: Any = None) -> None:
-            # The worker may have ended, and the server knows before the agent.
+            # The worker may have ended, and the agent not have seen it yet.
             with suppress(ProcessLookupError):
                 super().close(death_sig)
 
-    def get_subprocess_handler(*args: Any, **kwargs: Any) -> Forked:
-        return Forked(*args, **kwargs)
-
-    return get_subprocess_handler
+    return Forked

@@ -19,6 +19,7 @@ from labkit_ranks.processes.call_packing import pack
 from labkit_ranks.processes.deadlock_detector import DeadlockDetector
 from labkit_ranks.threads.world import World
 from labkit_ranks.torchrun import in_processes
+from labkit_ranks.torchrun.forked_workers import ForkedWorkers
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
@@ -308,16 +309,23 @@ def test_no_rank_outlives_its_launcher(tmp_path):
         assert process.stdout.read() == ""  # nobody has it open any more
 
 
-def test_where_the_process_that_forks_ranks_is_killed_the_run_fails_and_the_ranks_end(tmp_path):
-    script = ENDLESS.replace('b"%d\\n" % os.getpid()', 'b"%d\\n" % os.getppid()')
-    with begin(tmp_path, script, "--nproc-per-node", "2", "train.py", stderr=subprocess.PIPE) as process:
-        servers = {int(process.stdout.readline()) for _ in range(2)}
-        assert len(servers) == 1
-        os.kill(servers.pop(), signal.SIGKILL)
-        out, err = process.communicate()  # nobody has its output open any more
-    assert process.returncode == 1
-    assert "still here" not in out
-    assert "was killed, and the ranks with it" in err
+def test_a_worker_is_forked_for_each_counted_start_and_an_uncounted_one_gets_a_new_python():
+    workers = ForkedWorkers(1, lambda arguments: len(arguments))
+    try:
+        first = workers.start((["train.py", "--lr", "1"], {}, {}))
+        assert first.wait() == first.poll() == 3
+        assert workers.start((["train.py"], {}, {})) is None
+    finally:
+        workers.close()
+
+
+def test_waiting_for_a_worker_that_goes_on_times_out():
+    workers = ForkedWorkers(1, lambda arguments: signal.pause())
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            workers.start(([], {}, {})).wait(0)
+    finally:
+        workers.close()
 
 
 # What needs no processes.
