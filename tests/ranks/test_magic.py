@@ -177,6 +177,7 @@ def test_options(four):
         "0": "size must be from 1 to 1024, got 0",
         "4 --nodes 3": "nodes must be a divisor of size, 4, got 3",
         "--nonsense": "unrecognized arguments: --nonsense",
+        "--rank 0": "every rank runs the cell: for some ranks only, begin it with `if rank in (0, 2):`",
     }.items():
         assert f"UsageError: %%ranks: {wrong}" in four.run(f"%%ranks {line}\n1")
     assert four.run("%%ranks\nx is None") == "ranks 0–3  True\n"  # nothing was changed
