@@ -186,11 +186,6 @@ def test_classes_are_no_places(classes):
 SEEN, COUNTED = [], 0
 
 
-def counting(*_):
-    global COUNTED
-    COUNTED += 1
-
-
 class Recorder:
     def __init__(self):
         self.seen = {"all": []}
@@ -201,7 +196,7 @@ class Recorder:
 
 def hooks():
     """Hooks that write outside the model: each with what it writes to, and how the check-up calls that."""
-    features, kept, sizes, recorder, steps = [], [], {}, Recorder(), 0
+    features, kept, recorder, steps = [], [], Recorder(), 0
     keep = kept.append
 
     def collecting(module, given, out):
@@ -225,14 +220,10 @@ def hooks():
     return {
         "a list around it": (collecting, "features", lambda: features == []),
         "a number around it": (counted, "steps", lambda: steps == 0),
-        "through another function": (through_another, "features", lambda: features == []),
         "a partial function below two others": (far, "features", lambda: features == []),
         "a partial function": (partial(collecting, given=()), "features", lambda: features == []),
-        "a dict": (lambda module, given, out: sizes.update({out.detach().sum().item(): len(out)}), "sizes",
-                   lambda: sizes == {}),
         "a method of a list": (lambda *_: keep(1), "list", lambda: kept == []),
         "a global list": (lambda *_: SEEN.append(1), "SEEN", lambda: SEEN == []),
-        "a global number": (counting, "COUNTED", lambda: COUNTED == 0),
         "an object": (recorder.hook, "Recorder", lambda: recorder.seen == {"all": []}),
     }  # fmt: skip
 
@@ -439,10 +430,6 @@ class Padded(nn.Module):
         return pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=total)[0]
 
 
-def by_steps(self, x):
-    return torch.stack([self.linear(x[:, step]) for step in range(x.size(1))])
-
-
 def weighed(self, x):
     return self.linear(x).square().mean(1) + sum(p.square().sum() for p in self.parameters())
 
@@ -463,23 +450,8 @@ def noisy(self, x):
     return self.linear(x) + torch.randn_like(x)
 
 
-def masked(self, x):
-    """The errors of the patches of every row that chance has hidden, and a few that the row's own values say."""
-    hidden = torch.rand(x.shape[:2], device=x.device) < 0.5
-    return (self.linear(x) - x).square().mean(-1) * hidden
-
-
 def contrastive(z):
     return F.cross_entropy(z @ z.t(), torch.arange(len(z), device=z.device))
-
-
-def enqueued(self, x):
-    keys = self.linear(x)
-    scores = keys @ self.table.clone().t()
-    with torch.no_grad():
-        self.table[self.at : self.at + len(keys)] = keys
-        self.at += len(keys)
-    return keys, scores
 
 
 def quantised(self, x, keep=True):
@@ -554,7 +526,6 @@ IMAGES = [torch.randn(3, 5 + size % 3, 5) for size in range(32)]
 
 EDGES = torch.randint(40, (2, 90), generator=torch.Generator().manual_seed(0))
 NODES, GRAPH_OF = torch.randn(40, 5), torch.arange(8).repeat_interleave(5)
-BAGS = torch.arange(0, 40, 4)
 
 
 def by_edges(self, nodes, edges):
@@ -568,14 +539,6 @@ def by_adjacency(self, nodes, adjacency):
 
 def pooled(self, nodes, graph_of):
     return nodes.new_zeros(int(graph_of.max()) + 1, 5).index_add(0, graph_of, self.linear(nodes))
-
-
-def bagged(self, words, offsets=None):
-    return self.bag(words, offsets)
-
-
-def words_of_bags():
-    return nn.EmbeddingBag(50, 5, mode="sum", padding_idx=0)
 
 
 def attended(self, rows, starts):
@@ -678,26 +641,14 @@ FAULTS = {
         does(lambda self, x: self.linear(x), X, With(loss=lambda out: out.mean(0).square().sum())), "[20]"),
     "a loss in forward": ("scalar_output", does(lambda self, x: squares(self, x).mean()),
         does(lambda self, x: squares(self, x).mean(), X, With(loss=lambda loss: loss.mean())), "loss.mean()"),
-    "a loss in forward that is a sum": ("scalar_output", does(lambda self, x: squares(self, x).sum()),
-        does(lambda self, x: squares(self, x).sum(), X, With(loss=lambda loss: loss.sum())), "loss.sum()"),
-    "a loss in forward, with a dimension": ("scalar_output", does(lambda self, x: squares(self, x).mean()[None]),
-        does(lambda self, x: squares(self, x).mean()[None], X, With(loss=lambda loss: loss.mean()))),
     "a sum inside, a mean outside": ("biased_loss.numbers",
         does(lambda self, x: squares(self, x).sum(), X, With(loss=lambda loss: loss.mean())),
         does(lambda self, x: squares(self, x).sum(), X, With(loss=lambda loss: loss.sum()))),
-    "a loss of uneven pieces": ("biased_loss", does(lambda self, x: squares(self, x).mean(), X[:10]),
-        does(lambda self, x: squares(self, x).mean(1), X[:10], With(loss=lambda losses: losses.mean())),
-        "3, 3, 3, 1"),
-    "a number beside": ("not_tensors", does(lambda self, x: (self.linear(x), 1.5)),
-        does(lambda self, x: (self.linear(x), x.new_full((len(x),), 1.5)))),
     "a dataclass": ("dataclass_output", does(lambda self, x: Answer(self.linear(x))),
         does(lambda self, x: {"logits": self.linear(x)}), "Answer"),
     "noise of the system's": ("random_outputs",
         does(lambda self, x: self.linear(x) + random.SystemRandom().random()),
         does(lambda self, x: self.linear(x) + torch.rand(x.shape, device=x.device))),
-    "a mean over the batch taken off": ("outputs_differ",
-        does(lambda self, x: self.linear(x) - self.linear(x).mean(0)),
-        does(lambda self, x: self.linear(x), X, With(loss=lambda out: (out - out.mean(0)).square().sum()))),
     "a gradient cut off": ("gradients_differ", does(one_way), PLAIN),
     "fewer rows of one input": ("rows_dropped", does(lambda self, x, y: self.linear(x), X, X[:2]),
         does(lambda self, x, y: self.linear(x), X, X), "2 replicas run"),
@@ -736,14 +687,6 @@ FAULTS = {
         lambda: (Does(lambda self, a, b: (self.linear(a), b)), X, X.flip(0))),
     "edges of a graph": ("rows_refer", does(by_edges, NODES, EDGES),
         lambda: (Does(by_adjacency), torch.randn(8, 6, 5), torch.rand(8, 6, 6))),
-    "a graph in an object": ("rows_refer",
-        lambda: (Does(lambda self, g: by_edges(self, g.x, g.edges)), SimpleNamespace(x=NODES, edges=EDGES)),
-        lambda: (Does(lambda self, g: by_adjacency(self, *g)), (torch.randn(8, 6, 5), torch.rand(8, 6, 6)))),
-    "neighbours of each row": ("rows_refer",
-        lambda: (Does(lambda self, x, near: self.linear(x[near]).mean(1)), NODES, EDGES.reshape(-1)[:120].view(40, 3)),
-        lambda: (Does(lambda self, x: self.linear(x).mean(1)), torch.randn(40, 3, 5))),
-    "offsets of bags": ("rows_refer", lambda: (Does(bagged, bag=words_of_bags()), torch.arange(1, 41), BAGS),
-        lambda: (Does(bagged, bag=words_of_bags()), F.pad(torch.arange(1, 41).view(10, 4), (0, 2)))),
     "sequences one after the other": ("rows_refer",
         lambda: (Does(attended), NODES, torch.tensor([0, 9, 17, 30, 36, 40])),
         lambda: (Does(lambda self, rows: self.linear(rows).softmax(1)), torch.randn(8, 6, 5))),
@@ -756,14 +699,9 @@ FAULTS = {
         lambda: (Recurrent(True), WORDS, tuple(part.transpose(0, 1) for part in STATE))),
     "padded to the longest": ("own_length", lambda: (Padded(False), torch.randn(16, 6, 5), LENGTHS),
         lambda: (Padded(True), torch.randn(16, 6, 5), LENGTHS)),
-    "steps stacked first": ("batch_moved", does(by_steps, WORDS),
-        does(lambda self, x: by_steps(self, x).transpose(0, 1), WORDS)),
     "an adjacency matrix": ("input_cut",
         lambda: (Does(lambda self, x, edges: edges @ self.linear(x)), torch.randn(16, 6, 5), ADJACENCY),
         lambda: (Buffered(lambda self, x: self.table @ self.linear(x), ADJACENCY), torch.randn(16, 6, 5))),
-    "targets with the time first": ("input_axis",
-        lambda: (Does(lambda self, x, y: token_losses(self, x, y.t())), WORDS, TARGETS.t()),
-        does(lambda self, x, y: token_losses(self, x, y), WORDS, TARGETS)),
     "a mean over tokens": ("biased_loss.even_pieces",
         does(lambda self, x, y: F.cross_entropy(self.linear(x).transpose(1, 2), y), WORDS, TARGETS),
         does(lambda self, x, y: self.linear(x), WORDS, TARGETS), "equally many rows"),
@@ -772,21 +710,13 @@ FAULTS = {
         does(lambda self, x: self.linear(x.to(self.linear.weight.device)))),
     "a penalty on the weights": ("replica_parameters", does(weighed),
         does(lambda self, x: self.linear(x).square().mean(1))),
-    "a state_dict in forward": ("replica_parameters",
-        does(lambda self, x: self.linear(x) * self.state_dict()["linear.weight"].mean()),
-        does(lambda self, x: self.linear(x) * self.linear.weight.mean())),
-    "a branch on the GPU": ("device_dependent", does(lambda self, x: self.linear(x) * (1 + x.device.index)), PLAIN),
     "the GPU in use": ("device_dependent", does(lambda self, x: self.linear(x) + torch.cuda.current_device()),
         PLAIN),
     "a global tensor": ("fixed_device.on_one", does(lambda self, x: self.linear(x) + GLOBAL),
         lambda: (Buffered(lambda self, x: self.linear(x) + self.table, GLOBAL), X)),
-    "noise without a device": ("fixed_device.on_one", does(lambda self, x: self.linear(x) + torch.zeros(x.shape)),
-        does(lambda self, x: self.linear(x) + torch.zeros(x.shape, device=x.device))),
     "a device named in forward": ("fixed_device",
         does(lambda self, x: self.linear(x) + torch.ones(5, device="cuda:0")),
         does(lambda self, x: self.linear(x) + torch.ones(5, device=x.device)), "test_planted_faults.py"),
-    "noise on one device in training": ("fixed_device",
-        does(lambda self, x: self.linear(x) + (torch.ones(5, device="cuda:0") if self.training else 0)), PLAIN),
     "wrapped inside": ("nested_parallel", lambda: (nn.Sequential(nn.DataParallel(nn.Linear(5, 5)), nn.ReLU()), X),
         lambda: (nn.Sequential(nn.Linear(5, 5), nn.ReLU()), X)),
     "a batch norm that tracks nothing": ("untracked_norm",
@@ -800,9 +730,6 @@ FAULTS = {
     "a cache in a dict": ("shared_state.device",
         lambda: (Does(lambda self, x: self.linear(x) + cached_in_dict(self, x, 5), tables={}), X),
         lambda: (Does(lambda self, x: self.linear(x) + cached_in_dict(self, x, x.device), tables={}), X)),
-    "a list in a dict": ("shared_state",
-        lambda: (Does(lambda self, x: (self.seen["all"].append(1), self.linear(x))[1], seen={"all": []}), X),
-        PLAIN),
     "a counter in an object": ("shared_state",
         lambda: (Does(lambda self, x: (setattr(self.seen, "n", self.seen.n + 1), self.linear(x))[1],
                       seen=SimpleNamespace(n=0)), X), PLAIN),
@@ -812,9 +739,6 @@ FAULTS = {
     "a sparse batch": ("sparse_input",
         lambda: (Does(lambda self, x: torch.sparse.mm(x, self.linear.weight)), X.to_sparse()),
         does(lambda self, x: torch.sparse.mm(x.to_sparse(), self.linear.weight))),
-    "an array of values": ("uncut_input",
-        lambda: (Does(lambda self, x, y: self.linear(x) * torch.as_tensor(y, device=x.device)), X, X.numpy()),
-        lambda: (Does(lambda self, x, y: self.linear(x) * y), X, torch.as_tensor(X.numpy()))),
     "an object with tensors": ("uncut_input",
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch.y), X, SimpleNamespace(y=X)),
         lambda: (Does(lambda self, x, batch: self.linear(x) * batch["y"]), X, {"y": X})),
@@ -829,17 +753,12 @@ FAULTS |= {
         lambda: (nn.Sequential(nn.Linear(5, 4)).eval(), X)),
     "a dict of forward's parameters": ("fails_on_one.of_names", lambda: (nn.Linear(5, 4), {"input": X}),
         lambda: (Does(lambda self, batch: self.linear(batch["input"])), {"input": X})),
-    "a width drawn by Python": ("own_length.drawn", does(lambda self, x: self.linear(x)[:, : random.randint(1, 5)]),
-        lambda: (Does(lambda self, x, width: self.linear(x)[:, :width]), X, random.randint(1, 5))),
     "a width drawn by torch in training": ("own_length.drawn",
         in_training(lambda self, x: self.linear(x)[:, : int(torch.randint(1, 5, ()))]),
         in_training(lambda self, x: self.linear(x)[:, :4])),
     "numbers for rows by a generator seeded in forward": ("outputs_differ.seeded",
         does(lambda self, x: self.linear(x) + seeded(x, len(x), 5)),
         does(lambda self, x: self.linear(x) + seeded(x, 5))),
-    "numbers for rows after a seed in forward": ("outputs_differ.seeded",
-        does(lambda self, x: torch.manual_seed(7) and self.linear(x) + torch.randn_like(x)),
-        does(lambda self, x: self.linear(x) + torch.randn_like(x))),
     "a temperature as a tensor": ("input_cut.number",
         lambda: (Does(lambda self, x, heat: self.linear(x) / heat), X, torch.tensor(0.5)),
         lambda: (Does(lambda self, x, heat: self.linear(x) / heat), X, 0.5)),
@@ -885,9 +804,6 @@ FAULTS |= {
     "an attention mask beside noise": ("input_cut",
         lambda: (Does(lambda self, x, mask: mask @ noisy(self, x)), torch.randn(16, 6, 5), ADJACENCY),
         lambda: (Buffered(lambda self, x: self.table @ noisy(self, x), ADJACENCY), torch.randn(16, 6, 5))),
-    "a mean over patches that are masked at random": ("biased_loss",
-        does(lambda self, x: masked(self, x).mean(), WORDS[:10]),
-        does(lambda self, x: masked(self, x).mean(1), WORDS[:12])),
     "rows that are mixed by chance": ("outputs_differ",
         does(lambda self, x: self.linear(x + x[torch.randperm(len(x), device=x.device)])),
         does(lambda self, x: self.linear(x + x[:, torch.randperm(5, device=x.device)]))),
@@ -898,16 +814,9 @@ FAULTS |= {
         in_training(lambda self, x: self.linear(x).square().mean(1))),
     "a contrastive loss in training": ("biased_loss.even_pieces",
         in_training(lambda self, x: contrastive(self.linear(x))), in_training(lambda self, x: self.linear(x))),
-    "mixing in training": ("outputs_differ", in_training(lambda self, x: self.linear(0.7 * x + 0.3 * x.flip(0))),
-        in_training(lambda self, x: self.linear(0.7 * x + 0.3 * x.flip(1)))),
-    "a turned output in training": ("batch_moved", in_training(lambda self, x: self.linear(x).t()),
-        in_training(lambda self, x: self.linear(x))),
     "a number beside the output in training": ("not_tensors", in_training(lambda self, x: (self.linear(x), 1.5)),
         in_training(lambda self, x: (self.linear(x), x.new_tensor([1.5]).expand(len(x))))),
     # What GPU 0 alone keeps.
-    "a queue of keys": ("kept_from_one_gpu.buffers",
-        in_training(enqueued, table=torch.zeros(64, 5), at=torch.zeros((), dtype=torch.long)),
-        in_training(lambda self, x: (self.linear(x), self.linear(x) @ self.table.t()), table=torch.zeros(64, 5))),
     "a moving codebook": ("kept_from_one_gpu.buffers",
         in_training(quantised, table=torch.linspace(-1, 1, 15).reshape(3, 5)),
         in_training(lambda self, x: quantised(self, x, keep=False), table=torch.linspace(-1, 1, 15).reshape(3, 5))),
@@ -918,24 +827,10 @@ FAULTS |= {
 }  # fmt: skip
 
 
-def token_losses(self, x, targets):
-    return F.cross_entropy(self.linear(x).transpose(1, 2), targets, reduction="none")
-
-
 class Buffered(Does):
     def __init__(self, forward, table):
         super().__init__(forward)
         self.register_buffer("table", table)
-
-
-class DividedByRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient / len(gradient)
 
 
 def hook_on_a_tensor(self, x):
@@ -988,8 +883,6 @@ FAULTS |= {
         does(lambda self, x: self.linear(x) @ self.linear.weight.t())),
     "a partner in a list": ("not_registered.partner", lambda: (keeping("a partner"), X),
         lambda: (Does(lambda self, x: self.linear(self.linear(x)), partners=nn.ModuleList()), X)),
-    "a backward that divides by its rows": ("gradients_differ.of_a_piece",
-        does(lambda self, x: DividedByRows.apply(self.linear(x))), PLAIN),
     "a hook that divides by a norm": ("gradients_differ.of_a_piece", does(hook_on_a_tensor), PLAIN),
     "numpy's seed in forward": ("outputs_differ.seeded", does(seeds_numpy),
         does(lambda self, x: self.linear(x) * torch.rand_like(x))),
@@ -1117,10 +1010,6 @@ def both(first, second):
     return lambda self, x: (first(self, x), second(self, x))
 
 
-def boxes_of_each(self, items):
-    return [{"boxes": self.linear(item["image"].mean((0, 1))) + item["point"].sum()} for item in items]
-
-
 def large_beside(self, x):
     y = self.linear(x)
     return (y if x.device.index == 0 else y.detach()).square().mean() + y.square().mean(), 1000 * y
@@ -1154,37 +1043,19 @@ def on_cuda_0(self, x):
 
 # What is found of a model, all of it or, after a star, that at least; and where.
 FOUND = {
-    "shapes that agree by chance": ("*batch_moved", None,  # 8 steps and 8 rows: [16, 4, …], or on one piece the same
-        lambda: (Does(lambda self, x: self.linear(x).transpose(0, 1)), torch.randn(8, 8, 5), With(gpus=2))),
-    "one of several outputs": ("*batch_moved", "output['attention']",
-        lambda: (Does(lambda self, x: {"y": self.linear(x), "attention": self.linear(x)[:, None].transpose(0, 1)}), X)),
-    "two directions are layers": ("*hidden_state_cut", "input 1",
-        lambda: (Does(lambda self, x, h: self.rnn(x, h)[0], rnn=nn.GRU(5, 7, batch_first=True, bidirectional=True)),
-                 torch.randn(16, 3, 5), torch.randn(2, 16, 7))),
     "images whose channels go their own ways": ("list_cut", "input 0",  # the items are the rows all the same
         lambda: (Does(lambda self, images: torch.stack([image.mean(dim=(1, 2)) for image in images])),
                  [torch.randn(3, 8, 8) for _ in range(6)], With(gpus=2))),
-    "dicts with results for each": ("*list_cut", "input 0",
-        lambda: (Does(boxes_of_each), [{"image": torch.randn(3, 6, 5), "point": torch.rand(1, 2)} for _ in range(6)])),
     "images with results for each": ("*list_cut", "input 0",
         lambda: (Does(lambda self, images: [self.linear(image.mean((0, 1))) for image in images]),
                  [torch.randn(3, 6, 5) for _ in range(6)], With(gpus=2))),
-    "what goes with the rows of a list": ("*list_cut", "input 0",
-        lambda: (Does(lambda self, images, *, scales: torch.stack([i.mean((1, 2)) for i in images]) * scales),
-                 [torch.randn(3, 6, 5) for _ in range(6)], With(kwargs={"scales": torch.rand(6, 3)}, gpus=2))),
-    "a table with fewer rows than GPUs": ("*input_cut", "input 1",
-        lambda: (Does(lambda self, x, table: self.linear(x) @ table.t()), X, torch.randn(2, 5))),
     "attributes of two kinds": ("attributes_lost", "calls, last",
         lambda: (Does(counts_and_keeps, calls=0, last=None), X)),
-    "a text beside": ("not_tensors", "output[1] (str)",
-        lambda: (Does(both(lambda m, x: m.linear(x), lambda m, x: "text")), X)),
     "what nothing explains": ("outputs_differ", "output['of 16 rows'], output['of 4 rows']",
         lambda: (Does(lambda self, x: {f"of {len(x)} rows": self.linear(x)}), X)),
     "a gradient beside large outputs": ("*gradients_differ", None, lambda: (Does(large_beside), X)),
     "a list with an item for each row": ("uncut_input", "input 1", lambda: (Does(apart), X, ["word"] * 16)),
     "a list with more items than rows": ("outputs_differ", None, lambda: (Does(apart), X, ["word"] * 20)),
-    "an output that is wider for fewer rows": ("outputs_differ", None,
-        lambda: (Does(lambda self, x: self.linear(x)[:, :1].expand(-1, 64 // len(x))), X)),
     "by so little as sums may be rounded": ("gradients_differ", None, lambda: (Does(off_by_little), X)),
     "random outputs have shapes": ("batch_moved", None,
         lambda: (Does(lambda self, x: (self.linear(x) + x.new_tensor([random.random() for _ in x])[:, None]).t()), X)),
@@ -1193,21 +1064,11 @@ FOUND = {
     "fails anyway, with a table on the CPU": ("fails_on_one", None,
         lambda: (Does(lambda self, x: torch.cat((self.table, torch.ones(2))).sum() + self.linear(x[:, :4]),
                       table=torch.ones(5)), X)),
-    "idle GPUs beside a fault": ("batch_moved idle_gpus", None, lambda: (Does(turned), X[:10], With(gpus=8))),
     "inside of what is compiled": ("compiled_model batch_moved", None, lambda: (torch.compile(Does(turned)), X)),
-    "moved and lost": ("batch_moved batch_lost", None,
-        lambda: (Does(both(turned, lambda m, x: m.linear(x).mean(0))), X)),
-    "moved and a number": ("batch_moved scalar_output", None,
-        lambda: (Does(both(turned, lambda m, x: m.linear(x).mean())), X)),
     "moved and apart": ("batch_moved outputs_differ", None,
         lambda: (Does(both(turned, lambda m, x: m.linear(x).softmax(0))), X)),
-    "lost and no tensor": ("batch_lost not_tensors", None,
-        lambda: (Does(both(lambda m, x: m.linear(x).mean(0), lambda m, x: 1.5)), X)),
-    "moved and a device": ("batch_moved fixed_device", None, lambda: (Does(lambda m, x: on_cuda_0(m, x).t()), X)),
     "moved and parameters": ("batch_moved replica_parameters", None,
         lambda: (Does(lambda m, x: turned(m, x.to(next(m.parameters()).dtype))), X)),
-    "moved and an attribute": ("batch_moved attributes_lost", None,
-        lambda: (Does(lambda m, x: setattr(m, "n", x.sum()) or turned(m, x)), X)),
     "a device and no tensor": ("not_tensors fixed_device", None, lambda: (Does(both(on_cuda_0, lambda m, x: 2)), X)),
 }  # fmt: skip
 

@@ -69,18 +69,6 @@ class Autoencoder(nn.Module):
         return self.decode(z), mean, log_variance
 
 
-class UNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.down = nn.Conv2d(1, 8, 3, stride=2, padding=1)
-        self.inside = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU())
-        self.up = nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1)
-
-    def forward(self, x):
-        y = self.down(x)
-        return self.up(torch.cat([y, self.inside(y)], 1))
-
-
 class Graph(nn.Module):
     """Batched dense graphs: node features and adjacency matrices."""
 
@@ -90,31 +78,6 @@ class Graph(nn.Module):
 
     def forward(self, nodes, edges):
         return self.two(torch.relu(edges @ self.one(nodes))).mean(1)
-
-
-class Siamese(nn.Module):
-    """One body for two inputs, given as a dict."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm(10), nn.Tanh())
-
-    def forward(self, pair):
-        return F.cosine_similarity(self.body(pair["left"]), self.body(pair["right"]))
-
-
-class Tied(nn.Module):
-    """A language model whose output weights are its embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(30, 12)
-        self.rnn = nn.GRU(12, 12, batch_first=True)
-        self.out = nn.Linear(12, 30, bias=False)
-        self.out.weight = self.embedding.weight
-
-    def forward(self, words):
-        return self.out(self.rnn(self.embedding(words))[0])
 
 
 class Does(nn.Module):
@@ -131,16 +94,6 @@ class Does(nn.Module):
 
     def forward(self, *inputs, **kwargs):
         return self.does(self, *inputs, **kwargs)
-
-
-def windows(self, x):
-    """Attention in shifted windows of a feature map, with a table of relative positions."""
-    batch, height, width, channels = x.shape
-    x = torch.roll(x, (-1, -1), (1, 2)).view(batch, height // 2, 2, width // 2, 2, channels)
-    q, k, v = self.qkv(x.permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, channels)).chunk(3, -1)
-    weights = (q @ k.transpose(1, 2) + self.table[self.index]).softmax(-1)
-    x = (weights @ v).view(batch, height // 2, width // 2, 2, 2, channels).permute(0, 1, 3, 2, 4, 5)
-    return torch.roll(x.reshape(batch, height, width, channels), (1, 1), (1, 2))
 
 
 def decoder(self, words, *, targets=None, scale=1.0, mode="train"):
@@ -161,13 +114,6 @@ def experts(self, x):
         rows, places = (chosen == number).nonzero(as_tuple=True)
         out = out.index_add(0, rows, expert(x[rows]) * weights[rows, places, None])
     return out, chosen
-
-
-def flow(self, x):
-    """A coupling layer and the logarithm of its determinant."""
-    keep, change = x[:, self.order].chunk(2, 1)
-    scale, shift = self.net(keep).chunk(2, 1)
-    return torch.cat([keep, change * scale.tanh().exp() + shift], 1), scale.tanh().sum(1)
 
 
 def speech(self, sound, lengths):
@@ -222,15 +168,6 @@ def hidden_state_made_inside(self, x):
     return self.rnn(x, hidden)[0]
 
 
-def capsules(self, x):
-    votes = torch.einsum("bic,iocd->biod", x, self.weight)
-    routes = torch.zeros(votes.shape[:3], device=x.device)
-    for _ in range(3):
-        out = torch.tanh((routes.softmax(2)[..., None] * votes).sum(1))
-        routes = routes + (votes * out[:, None]).sum(-1)
-    return out.norm(dim=-1)
-
-
 def _convolutional():
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), Residual(8), nn.AdaptiveAvgPool2d(1),
@@ -249,20 +186,13 @@ SOUND = {
     "recurrent": lambda: (Tagger(), torch.randint(50, (24, 9))),
     "transformer": lambda: (Encoder(), torch.randn(16, 10, 16), Keywords(padding=torch.rand(16, 10) > 0.8)),
     "variational": lambda: (Autoencoder(), torch.randn(30, 20)),
-    "unet": lambda: (UNet(), torch.randn(16, 1, 16, 16)),
     "graph": lambda: (Graph(), torch.randn(16, 5, 6), torch.rand(16, 5, 5)),
-    "siamese": lambda: (Siamese(),
-                        {"left": torch.randn(16, 10), "right": torch.randn(16, 10)}),
-    "tied": lambda: (Tied(), torch.randint(30, (16, 6))),
     "normed": lambda: (nn.Sequential(weight_norm(nn.Conv1d(3, 6, 3)), nn.ReLU(), nn.Flatten(),
                                      spectral_norm(nn.Linear(36, 4))),
                        torch.randn(16, 3, 8)),
     "old norms": lambda: (nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)),
                                         nn.utils.weight_norm(nn.Linear(8, 2))),
                           torch.randn(16, 8)),
-    "shifted windows": lambda: (Does(windows, qkv=nn.Linear(8, 24), table=nn.Parameter(torch.randn(9)),
-                                     index=torch.randint(9, (4, 4))),
-                                torch.randn(16, 4, 4, 8)),
     "decoder": lambda: (Does(decoder, words=nn.Embedding(20, 8), places=nn.Embedding(12, 8),
                              key=nn.Linear(8, 8), causal=torch.ones(12, 12, dtype=torch.bool).tril()),
                         torch.randint(20, (16, 9)),
@@ -270,8 +200,6 @@ SOUND = {
     "mixture of experts": lambda: (Does(experts, gate=nn.Linear(6, 4),
                                         experts=nn.ModuleList([nn.Linear(6, 6) for _ in range(4)])),
                                    torch.randn(16, 6)),
-    "flow": lambda: (Does(flow, net=nn.Linear(3, 6), order=torch.tensor([1, 0, 3, 2, 5, 4])),
-                     torch.randn(16, 6)),
     "speech": lambda: (Does(speech, rnn=nn.GRU(4, 6, batch_first=True), out=nn.Linear(6, 5)),
                        torch.randn(16, 7, 4), torch.arange(16) % 7 + 1),
     "forces": lambda: (Does(forces, net=nn.Sequential(nn.Linear(4, 8), nn.Tanh())),
@@ -290,7 +218,6 @@ SOUND = {
     "own hidden state": lambda: (Does(hidden_state_made_inside, rnn=nn.GRU(4, 6, batch_first=True),
                                       start=nn.Parameter(torch.randn(1, 1, 6))),
                                  torch.randn(16, 16, 4)),
-    "capsules": lambda: (Does(capsules, weight=nn.Parameter(torch.randn(6, 3, 8, 4))), torch.randn(16, 6, 8)),
     "scripted": lambda: (nn.Sequential(nn.Linear(4, 8),
                                        torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))),
                          torch.randn(16, 4)),
@@ -300,11 +227,6 @@ SOUND = {
     "complex": lambda: (Does(lambda self, x: torch.fft.ifft(torch.fft.fft(x) * self.w),
                              w=nn.Parameter(torch.randn(5).cfloat())),
                         torch.randn(16, 5).cfloat()),
-    "depthwise": lambda: (nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), nn.InstanceNorm2d(6, affine=True),
-                                        nn.Hardswish(), nn.Conv2d(6, 4, 1), nn.GroupNorm(2, 4), nn.Flatten()),
-                          torch.randn(16, 3, 6, 6)),
-    "double precision": lambda: (nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)).double(),
-                                 torch.randn(16, 4, dtype=torch.float64)),
 }  # fmt: skip
 
 

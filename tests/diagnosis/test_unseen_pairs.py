@@ -64,39 +64,6 @@ def decoder(self, tokens, kind=Cache):
     return {"logits": x @ self.embedding.weight.t(), "past_key_values": past}
 
 
-def sparse_experts(self, x):
-    choice, out = self.linear(x).argmax(-1), x.new_zeros(len(x), 4)
-    for expert in range(4):
-        rows = (choice == expert).nonzero().squeeze(1)
-        out = out.index_add(0, rows, self.linear(x[rows]) * (expert + 1))
-    return out
-
-
-def with_capacity(self, x):
-    """Of the rows that choose an expert, the first three alone get it: it depends on the others of the batch."""
-    choice, out = self.linear(x).argmax(-1), x.new_zeros(len(x), 4)
-    for expert in range(4):
-        rows = (choice == expert).nonzero().squeeze(1)[:3]
-        out = out.index_add(0, rows, self.linear(x[rows]))
-    return out
-
-
-def halting(self, x):
-    """Each row goes on until it halts by itself, and then stays as it is."""
-    done = torch.zeros(len(x), 1, dtype=torch.bool, device=x.device)
-    for _ in range(5):
-        x = torch.where(done, x, (x + self.linear(x).repeat(1, 2)).tanh())
-        done = done | (x[:, :1] > 0.2)
-        if done.all():
-            break
-    return x
-
-
-def quantised_together(self, x):
-    scale = x.abs().max() / 7
-    return self.linear((x / scale).round() * scale)
-
-
 @functools.lru_cache
 def positions(count, device):
     return torch.arange(count, device=device) / count
@@ -120,16 +87,6 @@ SOUND = {
     "a scripted model": (lambda: torch.jit.script(nn.Sequential(nn.Linear(8, 4), nn.Dropout())), X),
     "a traced model": (lambda: torch.jit.trace(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), X), X),
     "a cached function": (lambda: Does(lambda self, x: self.linear(x + positions(8, x.device))), X),
-    "experts that get what chooses them": (lambda: Does(sparse_experts), X),
-    "rows that halt": (lambda: Does(halting), X),
-    "boxes that are kept": (lambda: Does(lambda self, x: self.linear(x)[x[:, 0] > -0.5]), X),
-    "forces": (
-        lambda: Does(lambda self, x: torch.func.vmap(torch.func.jacrev(lambda row: self.linear(row).tanh()))(x)),
-        X,
-    ),
-    "a hook that gives another output": (
-        lambda: with_hook(lambda model, output: 2 * output, lambda self, x: self.linear(x)), X
-    ),
     "a mask drawn for rows": (
         lambda: Does(lambda self, x: self.linear(x) * torch.empty(len(x), 1, device=x.device).bernoulli_(0.8)), X
     ),
@@ -137,22 +94,11 @@ SOUND = {
 
 FAULTY = {
     "a cache that wants its size": ("not_tensors", lambda: Does(lambda *a: decoder(*a, lambda: State(5))), TOKENS),
-    "experts with a capacity": ("outputs_differ", lambda: Does(with_capacity), X),
-    "a scale of the whole batch": ("outputs_differ", lambda: Does(quantised_together), X),
     "an image, a dict each": (
         "batch_lost", lambda: Does(lambda self, x: [{"boxes": row.view(1, 4)} for row in self.linear(x)]), X
     ),
-    "places of hits": ("outputs_differ", lambda: Does(lambda self, x: (self.linear(x) > 0).nonzero()), X),
-    "a hook that fills the model's list": (
-        "shared_state",
-        lambda: with_hook(lambda model, output: model.seen.append(output), lambda self, x: self.linear(x)), X,
-    ),
     "a hook whose list forward reads": (
         "shared_state", lambda: with_hook(lambda model, output: model.seen.append(output), reading_its_hook), X
-    ),
-    "a hook that fills the model's dict": (
-        "shared_state",
-        lambda: with_hook(lambda model, out: model.named.update(out=out), lambda self, x: self.linear(x)), X,
     ),
     "a size that the loss hides": (
         "input_axis", lambda: Does(lambda self, x, y: (self.linear(x)[:, 0] * y[0]).mean()), X, X.t().contiguous()
