@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sandboxed
+from attacks import ATTACKS, HONEST
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws, grade
 from labkit_classroom.sandbox.inside.processes import descendants
 from labkit_classroom.sandbox.isolation import SandboxServer
 from labkit_classroom.sandbox.workers import Limits
-
-sys.path.insert(0, str(Path(__file__).parent))
-import sandboxed  # noqa: E402
-from attacks import ATTACKS, HONEST  # noqa: E402
 
 SECRET = "THE-CLASS-SECRET"
 LIMITS = Limits(cpu=0.6, wall=60, memory=400 << 20)  # the clock is for busy machines

@@ -1,19 +1,15 @@
 """What a student's notebook says at once: nothing wrong with solutions, not answered of stubs, hints of mistakes."""
 
 import ast
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+import students
 
 from labkit.base.language import using
 from labkit.base.texts import texts_beside
 from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
-
-sys.path.insert(0, str(Path(__file__).parent))
-import students  # noqa: E402
 
 # Mistakes that the open examples show, by assignment: title -> hint's beginning in English, and a word of the Chinese.
 SEEN = {

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import sandboxed
 
 from labkit_classroom.grade import class_grading as marking
 from labkit_classroom.grade import marks
@@ -24,8 +25,6 @@ from labkit_classroom.sandbox import isolation
 from labkit_cli import main
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-import sandboxed  # noqa: E402
 
 WAY = sandboxed.way()
 

@@ -1,18 +1,14 @@
 """Marks are right: solutions get them all, untouched cells none, and typical mistakes lose what the rubric says."""
 
-import sys
 from functools import cache
-from pathlib import Path
 
+import engine
 import pytest
+import students
 
 from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
 from labkit_course import glossary
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
-import students  # noqa: E402
 
 assignment_of = cache(load)
 WRONG = {name: students.answers(name)[0] for name in names()}

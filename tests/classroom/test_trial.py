@@ -2,11 +2,12 @@
 
 import json
 import secrets
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import engine
 import pytest
+import sandboxed
 
 from labkit_classroom.assignment import load
 from labkit_classroom.grade.submission import draws
@@ -16,10 +17,6 @@ from labkit_classroom.handout.roster import Student
 from labkit_classroom.judging import RubricPart
 from labkit_classroom.messages import Problem, Words
 from labkit_cli import main
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
-import sandboxed  # noqa: E402
 
 WAY = sandboxed.way()
 FLOOR = "def split(rows, gpus):\n    return [rows // gpus] * gpus\n"

@@ -1,19 +1,15 @@
 """Points want work: whatever leads round it earns none, and whatever does the work, however oddly, earns all."""
 
 import ast
-import sys
 from contextlib import suppress
-from pathlib import Path
 
+import engine
 import pytest
+import students
 
 from labkit_classroom.assignment import fill_numbers, load
 from labkit_classroom.folders import names
 from labkit_classroom.sandbox.workers import Limits
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
-import students  # noqa: E402
 
 WITHOUT_WORK, UNUSUAL = students.by_question("without_work.txt"), students.by_question("unusual.txt")
 

@@ -10,17 +10,15 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import engine
 import pytest
+import sandboxed
+from attacked import drivers
 
 from labkit.base import ours
 from labkit_classroom.sandbox.isolation import _FIRST_ID, SandboxServer, configuration, environment
 from labkit_classroom.sandbox.workers import AnswerSession, Limits
 from labkit_course import content
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
-import sandboxed  # noqa: E402
-from attacked import drivers  # noqa: E402
 
 WAY = sandboxed.way()
 HIDDEN = Path(os.__file__).parent / "wsgiref"  # as if it were a course within Python's own folders

@@ -3,9 +3,9 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
+import engine
 import pytest
 
 from labkit.base.language import using
@@ -13,9 +13,6 @@ from labkit_classroom.assignment import load
 from labkit_classroom.checking import check
 from labkit_classroom.handout.folder import numbers_of, release
 from labkit_classroom.handout.roster import Student
-
-sys.path.insert(0, str(Path(__file__).parent))
-import engine  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {"en": "writing-assignments.md", "zh": "writing-assignments.zh.md"}

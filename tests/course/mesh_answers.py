@@ -124,18 +124,16 @@ RIGHT = {
     "17.llama": [8],
 }  # fmt: skip
 WRONG = {
-    "17.coordinate": [([0, 1, 1], "along tp neighbours are 1 apart"), ([1, 1, 0], "4·? + 2·? + 1·?"),
-        ([1, 0], "along tp neighbours")],
+    "17.coordinate": [
+        ([0, 1, 1], "along tp neighbours are 1 apart"), ([1, 1, 0], "4·? + 2·? + 1·?"),
+    ],
     "17.group": [([4, 5], "they share a layer"), ([1, 5], "hold the same weights"), ([5], "change only the middle")],
     "17.groups": [
         (all_groups(inside, own_alone=True), "which groups must a rank make that it is not in"),
         (all_groups(inside, turned=True), "from the inside out"),
-        (all_groups(inside, most=1), "one group of each dimension"),
-        (all_groups(lambda sizes, at: math.prod(sizes[:at])), "from the inside out"),
-        (enumerated, "How far apart are neighbours"),
-        (of_a_mesh, "make them with `dist.new_group`"),
-        (lambda sizes: list(sizes), "asks for a function of `sizes`"),
-        (lambda sizes: None, "returns None"), (every_group, "keep these and no others"),
+        (all_groups(inside, most=1), "one group of each dimension"), (enumerated, "How far apart are neighbours"),
+        (of_a_mesh, "make them with `dist.new_group`"), (lambda sizes: list(sizes), "asks for a function of `sizes`"),
+        (every_group, "keep these and no others"),
     ],
     "17.resume": [
         ([own_file, from_own_file], "says nothing of the whole"),

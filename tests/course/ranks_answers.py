@@ -215,7 +215,7 @@ RIGHT = {
     "11.floor": [46, 45, "44.5"],
 }  # fmt: skip
 WRONG = {
-    "10.rows": [(2, "would have divided"), (32, "the counter of rank 0"), (4, "follow one rank"), ("x", "asks for")],
+    "10.rows": [(2, "would have divided"), (32, "the counter of rank 0"), (4, "follow one rank")],
     "10.step": [
         (3, "the function itself"), (lambda model, rows: None, "no gradient: is `backward` called"),
         (lambda model, rows: model(rows).square().mean().backward(), "has computed 12 of the 12 rows"),
@@ -244,26 +244,25 @@ WRONG = {
         (chosen(lambda: os.environ["LOCAL_RANK"]), "which function makes a number"),
         (chosen(lambda: local_rank), "`local_rank` is defined in `%%ranks` cells only"),  # noqa: F821
         (hides_the_others, "reads `CUDA_VISIBLE_DEVICES` only before"),
-        (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"), (3, "the function itself"),
+        (chosen(lambda: variable("MY_GPU")), "rank 0 fails: KeyError"),
         (chosen(lambda: variable("LOCAL_RANK"), told=str), "returns `'0'`"),
     ],
     "10.report": [
         (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
-        (reported(speaks=lambda: True), "rank 1 returns a text, too"), (reported(divided=False), "the sum of 4 losses"),
-        (reported(summed=False, divided=False), "only its own loss"), (reported(summed=False), "only its own loss"),
-        (reported(speaks=lambda: False), "a text that ends in"), (reported_number, "should be a text that ends in"),
-        (averaged_twice, "`ReduceOp.AVG` divides already"),
-        (3, "the function itself"),
+        (reported(speaks=lambda: True), "rank 1 returns a text, too"),
+        (reported(divided=False), "the sum of 4 losses"), (reported(summed=False, divided=False), "only its own loss"),
+        (reported(summed=False), "only its own loss"), (reported(speaks=lambda: False), "a text that ends in"),
+        (reported_number, "should be a text that ends in"), (averaged_twice, "`ReduceOp.AVG` divides already"),
     ],
-    "10.world": [(4, "seen from node 1"), (1, "did find each other"), (3, "which ranks can meet"), ("x", "asks for")],
+    "10.world": [(4, "seen from node 1"), (1, "did find each other"), (3, "which ranks can meet")],
     "11.part": [
         (22, "its own third number"), (46, "counted from 0"), (68, "its own four numbers"), (126, "which column"),
     ],
     "11.star": [(4, "there already"), (1, "each of the others"), (6, "what it receives"), (9, "sends it one")],
-    "11.chunk": [(2, "counted twice"), (3, "the other way"), (0, "worth sending on"), ("x", "asks for")],
+    "11.chunk": [(2, "counted twice"), (3, "the other way"), (0, "worth sending on")],
     "11.step": [
-        (without_waiting, "before it is there"),
-        (lambda chunks, step: None, "no chunk has changed after step 1"), (all_reduced, "`all_reduce` is called"),
+        (without_waiting, "before it is there"), (lambda chunks, step: None, "no chunk has changed after step 1"),
+        (all_reduced, "`all_reduce` is called"),
         (both_to_the_next, "on 4 ranks, step 1 hangs: rank 0 waits in recv from rank 1"),
         (stepping(given=True), "sends 4 chunks"), (around_the_other_way, "arrive from the next rank"),
         (stepping(adds=lambda step, ranks: False), "now its gradient is missing"),
@@ -272,7 +271,7 @@ WRONG = {
         (stepping(chunk=lambda rank, step: rank), "which chunk has been sent a second time"),
         (stepping(lasts=lambda step, ranks: step < ranks), "finished chunks have to go round"),
         (stepping(chunk=lambda rank, step: rank + 1 + step), "it should hold the gradient of rank 0."),
-        (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"), (3, "the function itself"),
+        (stepping(kept=lambda own, box: (own + box).round()), "on other numbers"),
         (step_sent_then_received, "on 4 ranks, step 1 hangs: rank 0 waits in isend"),
     ],
     "11.exchange": [
@@ -281,7 +280,7 @@ WRONG = {
         (exchanging(gives=lambda x, box: x), "rank 0 returns its own tensor"), (exchanging(on=-1), "of the next rank"),
         (exchanging(gives=lambda x, box: box * 2), "does not return the tensor"), (gathered, "`all_gather` reaches"),
         (received_into_x, "was `x` overwritten before it was sent"),
-        (exchanging(gives=lambda x, box: None), "returns None"), (3, "the function itself"),
+        (exchanging(gives=lambda x, box: None), "returns None"),
         (sent_then_received, "with 3 numbers on 4 ranks it hangs"),
     ],
     "11.bus": [
@@ -294,7 +293,7 @@ WRONG = {
         (lambda nbytes, seconds, ranks: 2e-9 * (ranks - 1) / ranks * nbytes / seconds, "that is right in GB/s"),
         (lambda nbytes, seconds, ranks: 16 * (ranks - 1) / ranks * nbytes / seconds, "in bits per second"),
         (lambda nbytes, seconds, ranks: 2 * (ranks - 1) / ranks * nbytes, "in how many seconds"),
-        (lambda nbytes, seconds, ranks: 1.0, "it should be"), (lambda *_: None, "return"), (3, "the function itself"),
+        (lambda nbytes, seconds, ranks: 1.0, "it should be"), (lambda *_: None, "return"),
     ],
     "11.floor": [(1280, "what were the 40"), (100, "closer to"), (30, "in less time"), ("x", "asks for a number of")],
 }  # fmt: skip

@@ -10,8 +10,14 @@ from pathlib import Path
 from random import Random
 from threading import Thread
 
+import experts_answers
+import mesh_answers
 import numpy as np
+import pipeline_answers
+import plan_answers
 import pytest
+import ranks_answers
+import same_answers
 import torch
 from torch.nn.parallel import data_parallel
 
@@ -252,11 +258,6 @@ def last_part_undivided(parallel, parts):
     parallel(parts[-1]).square().mean().backward()
 
 
-def turned_noise(seed):
-    weight, rows, noise = prepared(noise=0)(seed)
-    return weight, rows, noise.roll(torch.distributed.get_rank())
-
-
 def counts_on_the_cpu(losses):
     count = torch.tensor(float(len(losses)))
     torch.distributed.all_reduce(count)
@@ -466,12 +467,6 @@ def by_name(model):
     return model
 
 
-def reset(model):
-    made = replaced()(model)
-    torch.nn.init.zeros_(made.conv.weight)
-    return made
-
-
 def untangled(output, columns):
     return torch.cat(output.split(columns), dim=1)
 
@@ -624,12 +619,6 @@ def writes_into_lists(batch, device):
     if isinstance(batch, list):
         batch[:] = [moved()(value, device) for value in batch]
         return batch
-    return moved()(batch, device)
-
-
-def empties_lists(batch, device):
-    if isinstance(batch, list):
-        return [moved()(batch.pop(0), device) for _ in range(len(batch))]
     return moved()(batch, device)
 
 
@@ -789,9 +778,9 @@ RIGHT = {
 WRONG = {
     "05.match": [
         ([5, 3, 2], "each line once; still missing: 1, 4, 6"), ([5, 3, 2, 4, 6, 6], "missing: 1"),
-        ([4, 3, 2, 5, 6, 1], "A comes from the wrapper"), ([5, 1, 2, 4, 6, 3], "where are the outputs of `parallel`"),
-        ([5, 3, 1, 4, 6, 2], "C speaks of a matrix product"), ([5, 3, 2, 6, 4, 1], "asks for a GPU that is not there"),
-        ("three", "asks for six line numbers"), ("A5 B1 C2 D4 E6 F3", "where are the outputs of `parallel`"),
+        ([4, 3, 2, 5, 6, 1], "A comes from the wrapper"), ([5, 3, 1, 4, 6, 2], "C speaks of a matrix product"),
+        ([5, 3, 2, 6, 4, 1], "asks for a GPU that is not there"), ("three", "asks for six line numbers"),
+        ("A5 B1 C2 D4 E6 F3", "where are the outputs of `parallel`"),
     ],
     "00.bytes": [
         (5000, "how many numbers"), (40000, "float64"), (10000, "float16"), (80000, "copies, one on each GPU"),
@@ -799,15 +788,12 @@ WRONG = {
         ("20 kB", "asks for a whole number of bytes"),
     ],
     "00.first_split": [
-        ([3, 2, 2, 2], "evenly"), ([2, 2, 2, 3], "rounds 9 / 4 down"), ([2, 2, 2, 2], "rounds 9 / 4 down"),
-        ([2, 2, 2, 2, 1], "rounds 9 / 4 down"), ([2, 2, 3, 2], "evenly"),
-        ([3, 3, 3, 0], "no piece at all"), ([9, 9, 9, 9], "the model that is copied"),
-        ([4, 4], "8 rows in all"), ([5, 4], "ceil(9 / 4)"), (9, "ceil(9 / 4)"), ("333", "333 rows in all"),
-        ([3.2, 3, 2.8], "asks for a list"),
+        ([3, 2, 2, 2], "evenly"), ([2, 2, 2, 3], "rounds 9 / 4 down"), ([3, 3, 3, 0], "no piece at all"),
+        ([9, 9, 9, 9], "the model that is copied"), ([4, 4], "8 rows in all"), ([5, 4], "ceil(9 / 4)"),
+        ("333", "333 rows in all"), ([3.2, 3, 2.8], "asks for a list"),
     ],
     "00.add": [
-        (3, "the function itself"), (lambda x, y: x + y, "with x on cpu and y on cuda:0 the tensors are still"),
-        (lambda x, y: (y.to(x.device), x + y)[1], "`.to()` returns a copy"),
+        (lambda x, y: x + y, "with x on cpu and y on cuda:0 the tensors are still"),
         (lambda x, y: x + y.to("cuda:0"), "a device written into the code"),
         (lambda x, y: x.data.add_(y.to(x.device)), "the caller's x has changed"),
         (lambda x, y: y.to(x.device).data.add_(x), "with x on cuda:0 and y on cuda:0 the caller's y has changed"),
@@ -817,7 +803,7 @@ WRONG = {
         (lambda x, y: x + y.to("cuda:9"), "with x on cpu and y on cuda:0 PyTorch says: `"),
         (lambda x, y: x.cpu() + y.cpu(), "with x on cuda:2 and y on cpu the sum is on cpu"),
         (lambda x, y: x.cuda() + y.cuda(), "with x on cpu and y on cuda:0 the sum is on cuda:0"),
-        (lambda x, y: x, "not those of x + y"), (lambda x, y: None, "return"), (lambda x, y: 1, "a tensor"),
+        (lambda x, y: x, "not those of x + y"), (lambda x, y: 1, "a tensor"),
     ],
     "01.deadly": [(98, "how many does the batch"), (97, "Friday's"), (128, "four full"), (193, "smaller"),
     (100, "leaves the same")],
@@ -834,15 +820,13 @@ WRONG = {
     ],
     "01.single": [
         (25, "has 25 rows, 13 and 12"), (64, "has 36 rows, 18 and 18"), (200, "has 100 rows"), (2, "every batch"),
-        (-1, "every batch"), ("ten", "asks for a batch size"),
+        ("ten", "asks for a batch size"),
     ],
     "01.last_batch": [
-        (10, "the function itself"), (lambda rows, size: None, "return"),
         (lambda rows, size: rows % size, "never gives an empty batch"), (lambda rows, size: size, "a full batch"),
         (lambda rows, size: 1, "the last batch has"),
         (lambda rows, size: max(rows % size, 1), "it gives 1. When the rows divide evenly"),
-        (lambda rows: 1, "raised TypeError"),
-        (lambda rows, size: rows % size or rows, "can a batch have at most"),
+        (lambda rows: 1, "raised TypeError"), (lambda rows, size: rows % size or rows, "can a batch have at most"),
         (lambda rows, size: "ten", "the function has to return a whole number; it returned `'ten'`"),
         (lambda rows, size: rows / size, "it returned `3.3333333333333335`: `/` gives fractions"),
     ],
@@ -852,7 +836,7 @@ WRONG = {
         (lambda r, b, g: 1 not in labkit.split(b, g).sizes and safe(r, b, g), "there is no full batch, only one of 10"),
         (lambda r, b, g: r % b // g > 1, "the rows fill the batches exactly, so the last batch has 32 rows, not 0"),
         (lambda r, b, g: (r % b or b) > 3, "for 98 rows in batches of 32 on 1 GPU it should say `True`"),
-        (lambda r, b, g: "yes", "has to return `True` or `False`"), (lambda r, b, g: None, "return"),
+        (lambda r, b, g: "yes", "has to return `True` or `False`"),
     ],
     "02.one": [
         (4, "printed outside"), (1, "the other ten"), (40, "not for a row"), (0, "is enough"), (3, "how many batches"),
@@ -862,7 +846,6 @@ WRONG = {
     "02.inside": [(30, "outside"), (60, "not given to every GPU"), (2, "number of GPUs"), (3, "rounded up")],
     "02.lines": [(4, "one line for each batch"), (2, "how many batches"), (12, "printed outside"), (1, "batches ×")],
     "02.anywhere": [
-        (lambda model: None, "return"),
         (lambda model: "x", "a model"),
         (lambda model: model.to("cuda:0"), "on a computer without a GPU it raises an error: `No CUDA"),
         (lambda model: torch.nn.DataParallel(model.cuda(), [0, 1]) if torch.cuda.is_available() else model,
@@ -883,7 +866,6 @@ WRONG = {
                                if torch.cuda.device_count() > 1 else model),
          "on a computer with 3 GPUs it raises an error: `module must have"),
         (torch.nn.parallel.DistributedDataParallel, "it raises an error: `Default process group has not"),
-        (3, "the function itself"),
     ],
     "02.move": [
         (lambda batch, device: batch.to(device), "given a dict with a tensor and a string it raises an error: `"),
@@ -894,29 +876,21 @@ WRONG = {
         (moved(deep=False), "a tensor inside is still on cpu"),
         (dives_through_dicts_only, "given a list that holds a list and a dict, a tensor inside is still on cpu"),
         (writes_into_lists, "a list that holds a list and a dict, the caller's own batch has changed"),
-        (empties_lists, "a list that holds a list and a dict, the caller's own batch has changed"),
         (stops_in(tuple), "given a tuple that holds a list, and a tuple with a dict in a dict, a tensor inside"),
-        (stops_in(list), "given a list that holds a list and a dict, a tensor inside"),
-        (stops_in(dict), "given a dict that holds a list of tensors, a tensor inside"),
         (moved(lambda x, device: x.to(device) * 0), "the numbers in a tensor are no longer"),
         (moved(lambda x, device: x.float().to(device)), "a tensor of torch.int64 has become one of torch.float32"),
         (moved(lambda x, device: torch.tensor(x.tolist(), device=device)), "lost its way back to the original"),
-        (moved(lambda x, device: x.detach().to(device).requires_grad_(x.requires_grad)), "lost its way back"),
-        (moved(kept=False), "it returns `list("),
-        (changes_the_callers, "the caller's own batch has changed"),
-        (lambda batch, device: None, "return"), (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
-        (3, "the function itself"), (lambda batch, device: 1 / 0, "ZeroDivision"),
+        (moved(kept=False), "it returns `list("), (changes_the_callers, "the caller's own batch has changed"),
+        (lambda batch, device: 3, "it returns `3`, not `tensor[2]`"),
     ],
     "02.inner": [
         (lambda model: model, "it returns the wrapper"),
         (lambda model: model.module, "a model that is not wrapped it raises"),
         (lambda model: getattr(model, "module", model), "having a `module` does not make a"),
         (lambda model: copy.deepcopy(model), "another object"), (lambda model: model.fc, "something else"),
-        (lambda model: None, "return"), (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
     ],
     "02.wrapping": [
-        ("cuda:0", "has any of"), ("cuda", "has any of"),
-        ("cuda:1", "puts nothing on any GPU"),
+        ("cuda:0", "has any of"), ("cuda:1", "puts nothing on any GPU"),
     ],
     "03.rows": [
         (lambda gpu, rows, gpus: range(gpu, rows, gpus), "like cards"),
@@ -930,28 +904,23 @@ WRONG = {
         (lambda gpu, rows, gpus: [][gpu], "raised IndexError"),
         (lambda g, r, n: range(r)[g * (r // n + 1) : (g + 1) * (r // n + 1)], "16 / 8 is a whole number, so there is"),
         (lambda g, r, n: len(rows_of()(g, r, n)), "that is how many rows this GPU gets"),
-        (bounds, "list all row numbers"), (lambda *_: None, "return"), ([0, 1], "the function itself"),
-        (lambda *_: 1 / 0, "ZeroDivision"), (lambda *_: ["a"], "a list of whole numbers"),
+        (bounds, "list all row numbers"), (lambda *_: ["a"], "a list of whole numbers"),
     ],
     "03.idle": [
         (0, "evenly"), (5, "how many do not"), (7, "fit into one piece"), (6, "how many pieces"),
         (1, "10 / 8 rounded up"),
-        (3.9, "asks for"),
     ],
-    "03.last": [(8, "without rows"), (10, "each replica"), ("five", "asks for")],
+    "03.last": [(8, "without rows"), (10, "each replica")],
     "03.largest": [
         (7, "7 rows leave 1 GPU idle, but"), (9, "9 rows leave 3 GPUs idle, but"), (0, "leave 8 GPUs idle, but"),
         (48, "with 48 rows there are 8 pieces, so nobody is idle; but with more"), (8, "but with more rows"),
         (50, "with 50 rows there are 8 pieces, so nobody is idle; the number"), (63, "smaller"), (1000, "smaller"),
-        ("x", "asks for"),
     ],
     "03.busy": [
         (lambda rows, size, gpus: size % gpus == 0, "a batch of 4 makes pieces of 1, which reach only 4 GPUs"),
-        (lambda rows, size, gpus: size >= gpus, "a batch of 4 makes"), (lambda *_: True, "it should say `False`"),
         (all_busy(last=lambda rows, size: rows % size), "96 rows in batches of 32 on 8 GPUs it should say `True`"),
         (lambda r, s, g: s % g == 0 and (r % s or s) % g == 0,
          "100 rows in batches of 23 on 8 GPUs it should say `True`"),
-        (all_busy(last=lambda rows, size: size), "a batch of 4 makes"),
         (lambda r, s, g: all_busy()(r % s or s, r % s or s, g), "a batch of 25 makes pieces of 4, which reach only 7"),
         (lambda r, s, g: all_busy()(s, s, g) and all_busy()(r, s, g), "there is no full batch, only one of 8 rows"),
         (lambda r, s, g: all(len(piece.chunk(8)) == 8 for piece in torch.ones(r).split(s)),
@@ -959,7 +928,6 @@ WRONG = {
         (lambda r, s, g: all((g - 1) * -(-len(p) // g) <= len(p) for p in torch.ones(r).split(s)), "reach only 7 GPUs"),
         (lambda r, s, g: -(-s // -(-s // g)) == g == -(-(r % s) // -(-(r % s) // g)), "`rows % batch_size` is 0 there"),
         (lambda *_: "yes", "`True` or `False`"),
-        (lambda *_: None, "return"), (23, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
     "03.order": [(1, "wrong labels"), (3, "where the output is"), (0, "asks for"), (4, "asks for"), ("No", "asks for")],
     "03.rule": [
@@ -983,7 +951,7 @@ WRONG = {
         (lambda outs, d: FOUR["gather"](sorted(outs, key=lambda out: out.device.index), d), "order of the list"),
         (lambda outs, d: FOUR["gather"]([out.detach() for out in outs], d), "out of the graph"),
         (lambda outs, d: outs[0].to(d), "not the rows of all outputs"),
-        (lambda outs, d: [out.to(d) for out in outs], "has to return a tensor"), (lambda outs, d: None, "return"),
+        (lambda outs, d: [out.to(d) for out in outs], "has to return a tensor"),
         (lambda outs, d: outs[5].to(d), "IndexError"),
         (lambda outs, d: outs[0].reshape(5), "it raises an error: `shape"),
     ],
@@ -991,11 +959,9 @@ WRONG = {
         (4, "does autograd follow"), (12, "about `model` itself"), (2, "only their copies"),
         ([], "asks for a whole number"),
     ],
-    "04.parameters": [
-        (4, "a normal module"), (12, "counts three replicas"), (1, "results of copying"), ("none", "asks for"),
-    ],
+    "04.parameters": [(4, "a normal module"), (12, "counts three replicas"), (1, "results of copying")],
     "04.call": [
-        (7, "the function itself"), (lambda m, b, d: None, "return"), (lambda m, b, d: [b], "gather, is missing"),
+        (lambda m, b, d: [b], "gather, is missing"),
         (lambda m, b, d: "x", "has to return a tensor; it returned `'x'`"), (lambda m, b, d: b * 2, "never called"),
         (lambda m, b, d: m(b), "for 7 rows on 3 GPUs a model got the whole batch, still on the CPU"),
         (for_all_devices, "3 replicas were made for 1 piece"),
@@ -1012,9 +978,7 @@ WRONG = {
         (lambda m, b, d: FOUR["gather"](FOUR["scatter"](b, d), d), "gather is given all devices"),
         (lambda m, b, d: one_call(m, b, d).to("cuda:0"), "the devices cuda:2, cuda:1, cuda:0 the output is on cuda:0"),
         (lambda m, b, d: one_call(m, b, d, slice(None, None, -1)), "in the order of its rows"),
-        (data_parallel, "was run by `nn.DataParallel`"), (labkit.data_parallel, "was run by"),
-        (by_ready_replicas, "such as `nn.parallel.replicate`"),
-        (lambda m, b, d: torch.nn.DataParallel(m, d)(b), "was run by"),
+        (data_parallel, "was run by `nn.DataParallel`"), (by_ready_replicas, "such as `nn.parallel.replicate`"),
         (on_copies, "no gradient"), (torch.no_grad()(one_call), "`no_grad` or"),
         (lambda m, b, d: one_call(m, b, d[:len(b)], home=3), "d=['cuda:0', 'cuda:1', 'cuda:2'])` raised IndexError"),
         (lambda model: 1, "raised TypeError"),
@@ -1030,15 +994,13 @@ WRONG = {
         (around(lambda home, ids: [home, *sorted({0, 1, 2} - {home})]), "it raises an error: `"),
         (around(lambda home, ids: [home, *sorted({*ids[:3]} - {home})]), "only 3 of 9 GPUs had work"),
         (around(lambda home, ids: [home, *[gpu for gpu in range(4)[: len(ids)] if gpu != home]]), "only 4 of 9 GPUs"),
-        (around(lambda home, ids: [home, 9]), "it raises an error: `"), (lambda model: None, "return"),
-        (3, "the function itself"), (lambda model: 1 / 0, "ZeroDivision"),
     ],
     "05.load": [
         (lambda model, state: model.load_state_dict(state), "unwrapped model and the keys `['module.encoder.weight'"),
         (lambda model, state: model.load_state_dict(state, strict=False), "the weights are still the old ones"),
         (loaded(into=lambda model: model), "a wrapped model and the keys"),
         (lambda model, state: model.module.load_state_dict(state), "with an unwrapped model and the keys"),
-        (loaded(strict=False), "without `head.bias`"), (silent_if_wrapped, "without `head.bias`"),
+        (silent_if_wrapped, "without `head.bias`"),
         (lambda model, state: unwrapped(model).load_state_dict(
             {k.lstrip("module."): v for k, v in state.items()}), "any of the letters m, o, d"),
         (load_in_order, "raises an error"), (load_what_there_is, "without `submodule.bias`"),
@@ -1046,22 +1008,18 @@ WRONG = {
             {k.replace("module.", ""): v for k, v in state.items()}), "inside `submodule.`"),
         (lambda model, state: unwrapped(model).load_state_dict({k[7:]: v for k, v in state.items()}),
          "raises an error"),
-        (lambda model, state: None, "still the old ones"), (3, "the function itself"),
-        (lambda model, state: 1 / 0, "ZeroDivision"),
     ],
     "05.output": [
         ("cpu", "where the input was"), ("cuda:0", "lowest number"), ("cuda:5", "no cuda:5"), (1, "asks for a device"),
-        ("cuda: 1", "without a space in it"), ("cuda :1", "without a space in it"),
+        ("cuda: 1", "without a space in it"),
     ],
     "05.plain": [
         (renames_the_callers, "the keys of the dict that you were given have changed"),
-        ({"weight": 1}, "the function itself"), (lambda state: None, "return"), (lambda state: 1 / 0, "raised"),
         (lambda state: [k.removeprefix("module.") for k in state], "the values are missing"),
         (lambda state: "weight", "has to return a dict; it returned `'weight'`"),
         (lambda state: state, "still begin with"),
         (lambda state: {k.split("module.", 1)[-1]: v for k, v in state.items()}, "['encoder.module.weight', 's"),
         (lambda state: {k.removeprefix("module."): 1 for k in state}, "the values changed"),
-        (lambda state: {k.removeprefix("module."): v.double() for k, v in state.items()}, "the values changed"),
         (lambda state: {k[7 * next(iter(state)).startswith("module."):]: v for k, v in state.items()}, "seven char"),
         (lambda state: {k.removeprefix("module."): v for k, v in state.items()} if "module." in min(state) else state,
          "returns the dict that it was given"),
@@ -1077,23 +1035,20 @@ WRONG = {
     ],
     "06.hidden": [
         ([2, 4, 6], "its input and its output"), ([2, 8, 6], "this one too"), ([4, 2, 6], "does not transpose"),
-        ([8, 2, 6], "does not transpose"), ([2, 8, 3], "the others stay"), (1, "asks for a shape"),
+        ([2, 8, 3], "the others stay"), (1, "asks for a shape"),
     ],
     "06.repair": [
         (1, "asks for a model"), (lambda images: images, "asks for a model"), (Returns(), "return"),
-        (Returns("x"), "`forward` has to return two tensors"),
-        (Returns(torch.zeros(6, 12, 10)), "one tensor"),
+        (Returns("x"), "`forward` has to return two tensors"), (Returns(torch.zeros(6, 12, 10)), "one tensor"),
         (Repaired(lambda x: x.transpose(0, 1) * 0), "not those of `Digits`"),
-        (Repaired(lambda x: x.transpose(0, 1).softmax(-1)), "not those of `Digits`"),
         (Repaired(hidden=lambda x: x.squeeze().unsqueeze(1)), "a single image gives [1, 12, 10], [7, 1] instead of"),
-        (Squeezed(), "a single image raises an error"),
-        (Digits(), "the columns first"), (Repaired(lambda x: x[:, 0]), "12 columns, 10 digits"),
-        (Repaired(hidden=lambda x: x), "its layers first"), (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
+        (Squeezed(), "a single image raises an error"), (Digits(), "the columns first"),
+        (Repaired(lambda x: x[:, 0]), "12 columns, 10 digits"), (Repaired(hidden=lambda x: x), "its layers first"),
+        (Repaired(hidden=lambda x: x[0, 0]), "1 layer, 7"),
         (Repaired(lambda x: x.reshape(x.size(1), 12, 10)), "`reshape` and `view`"),
-        (BatchFirst((0, 2, 1), turned=False), "even with `batch_first`"), (BatchFirst((2, 0, 1)), "along the images"),
-        (ColumnsAsBatch(), "the GRU took the 12 columns for its batch"),
+        (BatchFirst((2, 0, 1)), "along the images"), (ColumnsAsBatch(), "the GRU took the 12 columns for its batch"),
         (Fixed(1, 6), "on two GPUs 6 images"), (AsksForWeights(), "on device 1. IndexError: list index out"),
-        (Fixed(1, 3, 6), "how many images there are"), (Returns, "return"), (lambda: 1 / 0, "asks for a model"),
+        (Fixed(1, 3, 6), "how many images there are"), (lambda: 1 / 0, "asks for a model"),
     ],
     "06.untangle": [
         (lambda x, n: x, "it returns [10, 4, 2]; on one GPU it would be [5, 8, 2]"),
@@ -1101,29 +1056,22 @@ WRONG = {
         (lambda x, n: (untangled(x, n), x.zero_())[0], "the output that was passed in has changed"),
         (lambda x, n: torch.cat(x.split(n)[::-1], dim=1), "in other places"), (lambda x, n: 3, "a tensor"),
         (lambda x, n: torch.cat(x.chunk(2), dim=1), "for an output of [9, 3, 2] with 3 columns"),
-        (lambda x, n: x.view(2, n, 1), "raises an error"), (lambda x, n: None, "return"), (3, "the function itself"),
-        (lambda x, n: 1 / 0, "ZeroDivision"),
+        (lambda x, n: x.view(2, n, 1), "raises an error"),
     ],
     "06.table": [
         (nearest(lambda model, table: setattr(model, "table", table)), "it raises an error: `"),
         (nearest(lambda model, table: setattr(model, "table", torch.nn.Parameter(table))), "would train it"),
-        (nearest(lambda model, table: model.register_buffer("table", table, persistent=False)),
-         "does not have the table"),
-        (follows_its_rows, "does not have the table"),
-        (nearest(found=lambda x: x * 0), "8 rows give `[0, 0, 0,"), (nearest(found=lambda x: None), "return"),
-        (nearest(found=lambda x: x[:1]), "8 rows give `[3]`, not"), (nearest()(torch.eye(3)), "asks for the class"),
-        (3, "asks for the class"), (torch.nn.Identity, "rows give `[["),
+        (follows_its_rows, "does not have the table"), (nearest(found=lambda x: x * 0), "8 rows give `[0, 0, 0,"),
+        (nearest(found=lambda x: None), "return"), (nearest(found=lambda x: x[:1]), "8 rows give `[3]`, not"),
+        (nearest()(torch.eye(3)), "asks for the class"), (3, "asks for the class"),
+        (torch.nn.Identity, "rows give `[["),
     ],
     "07.sum": [(3, "their gradients are added"), (48, "is divided"), (1, "a mean over the rows"),
                (4, "each of the 12 rows"),
                (12.5, "asks for a whole")],
     "07.mean": [
-        (3.0, "the function itself"), (lambda m, s: None, "return"), (lambda m, s: 1 / 0, "raised"),
         (lambda m, s: np.average(m, weights=s), "no gradient reaches `means`"),
-        (lambda m, s: torch.tensor(sum(a.item() * b.item() for a, b in zip(m, s, strict=True)) / s.sum().item(),
-                                   requires_grad=True), "no gradient reaches `means`"),
         (lambda m, s: ((m * s).sum() / s.sum()).item(), "no gradient reaches"),
-        (lambda m, s: m.mul_(s).sum() / s.sum(), "is changed in place"),
         (lambda m, s: (m * s).sum() / s.sum() + 0 * s.mul_(2).sum(), "is changed in place"),
         (lambda m, s: m.mean() + ((m * s).sum() / s.sum() - m.mean()).detach(), "gradient of `means` is [0.5, 0.5]"),
         (lambda m, s: sum(m) / len(m), "counts as much as"), (lambda m, s: sum(m), "adds the means up"),
@@ -1144,31 +1092,26 @@ WRONG = {
         (in_parts(scale=True), "is 3.59075, but"), (in_parts(zero=True), "is set to zero"),
         (lambda m, p: m(torch.cat(p)).mean().backward(), "go through the model at once"),
         (lambda m, p: sum(m(one).sum() / total(p) for one in p).backward(), "waits until several parts"),
-        (lambda m, p: [loss.backward() for loss in [m(one).sum() / total(p) for one in p]], "until several parts"),
-        (lambda m, p: [(m(p[0]).sum() / total(p)).backward(), sum(m(one).sum() / total(p) for one in p[1:]).backward()],
-         "waits until several parts"),
         (lambda m, p: sum(m(one).sum() / total(p) for one in p), "the weight has no gradient"),
         (lambda m, p: [in_parts()(m, p), torch.optim.SGD(m.parameters(), 0.1).step()], "weight itself has changed"),
-        (lambda m, p: 1 / 0, "ZeroDivision"), (3, "the function itself"),
     ],
     "08.calls": [(3, "without the wrapper"), (6, "six replicas"), (1, "from which the next"), (2, "the model or a"),
         (torch.tensor(True), "asks for a whole"), (np.True_, "asks for a whole"),
     ],
     "08.average": [
-        (6, "is the sum"), (2.0, "one rank alone"), (4, "one rank alone"), (1.5, "made of both"),
-        ("three", "asks for a number"), ([3.0, 3.0], "asks for a number"),
+        (6, "is the sum"), (2.0, "one rank alone"), (1.5, "made of both"), ("three", "asks for a number"),
+        ([3.0, 3.0], "asks for a number"),
     ],
     "08.all_reduce": [
         (reduced(lambda total, ranks: total), "that is the sum"), (lambda g: g, "rank 0 still returns"),
         (reduced(lambda total, ranks: total / 2), "on two ranks that is right, on 3 it is not"),
         (lambda g: g / 2, "return different gradients"), (reduced(ranks=[0]), "it hangs: "),
         (returned_by_the_first, "rank 1 returns `None`"),
-        (in_background(lambda work: None), "call `wait()` on what it returns"),
         (in_background(lambda work: work.wait(), late=True), "before you use the tensor"),
         (lambda g: torch.distributed.all_reduce(g), "returns `None`, as `dist.all_reduce` does"),
         (lambda g: torch.distributed.all_reduce(g) / 2, "returns nothing to compute with"),
-        (lambda g: None, "return"), (lambda g: 1, "a gradient of three"), (lambda g: 1 / 0, "ZeroDivision"),
-        (reduced(lambda total, ranks: total / 8), "divided by how many"), (1, "the function itself"),
+        (lambda g: 1, "a gradient of three"), (lambda g: 1 / 0, "ZeroDivision"),
+        (reduced(lambda total, ranks: total / 8), "divided by how many"),
     ],
     "08.count": [
         (counted(len), "the count is a plain number"),
@@ -1182,8 +1125,7 @@ WRONG = {
     ],
     "08.groups": [
         (torch.nn.SyncBatchNorm.convert_sync_batchnorm, "a SyncBatchNorm in it"),
-        (lambda model: model, "`norm` is still a BatchNorm"),
-        (replaced(deep=False), "`block.1` is still a BatchNorm"),
+        (lambda model: model, "`norm` is still a BatchNorm"), (replaced(deep=False), "`block.1` is still a BatchNorm"),
         (replaces_while_walking, "go through `named_children`"),
         (replaced(lambda norm: torch.nn.Identity()), "BatchNorm is gone"),
         (replaced(lambda norm: torch.nn.GroupNorm(norm.num_features, 1)), "the number of groups first"),
@@ -1193,11 +1135,10 @@ WRONG = {
         (lambda model: replaced()(model).requires_grad_(False), "`conv.weight` has changed"),
         (lambda model: torch.nn.Sequential(replaced()(model)), "`model` has changed"),
         (without_relu, "`block.2` has changed"),
-        (replaced(lambda norm: torch.nn.GroupNorm(1, 4)), "How many features"), (reset, "`conv.weight` has changed"),
+        (replaced(lambda norm: torch.nn.GroupNorm(1, 4)), "How many features"),
         (replaced(lambda norm: torch.nn.GroupNorm(norm.num_features, norm.num_features)), "the same scores"),
         (replaced(lambda norm: OverRows(1, norm.num_features)), "still looks at the other rows"),
-        (lambda model: None, "return"), (lambda model: 3, "a model"), (3, "the function itself"),
-        (lambda model: 1 / 0, "ZeroDivision"),
+        (lambda model: 3, "a model"),
     ],
     "12.own": [
         ((in_buckets(lambda held, most: True), last_bucket), "one for each gradient: the values are right; where"),
@@ -1225,25 +1166,22 @@ WRONG = {
         (accumulated(inside=True, passes=lambda parts: []), "that of the last part alone"),
         (first_part_is_sent, "Which part has to be sent"), (last_part_undivided, "last part is not divided"),
         (all_at_once, "the GPU has no room for more"), (back_at_once, "4 parts have gone forward"),
-        (back_after_all, "3 parts have gone forward"),
-        (1, "the function itself"), (lambda *_: 1 / 0, "ZeroDivision"),
+        (back_after_all, "3 parts have gone forward"), (lambda *_: 1 / 0, "ZeroDivision"),
     ],
-    "12.rows": [(64, "which line of the script shares"), (1024, "depends on the rank"), ("x", "asks for")],
+    "12.rows": [(64, "which line of the script shares"), (1024, "depends on the rank")],
     "13.rows": [
         ([7, 8, 9], "neighbouring rows"), ([2, 6, 0], "counted from zero"), ([3, 7], "must read three, too"),
-        ([3, 7, 0], "whose turn"), ([3, 7, 3], "its own first row"), ([0, 4, 8], "deal the rows out"), ("x", "asks"),
+        ([3, 7, 0], "whose turn"), ([3, 7, 3], "its own first row"), ([0, 4, 8], "deal the rows out"),
     ],
     "13.seeds": [
         (prepared(model=1, order=1, noise=1), "the weights differ"), (prepared(order=1), "the orders of rows differ"),
-        (scaled_noise, "only scaled, shifted or"), (turned_noise, "or in another order"),
-        (prepared(noise=0), "on 4 ranks, ranks 0–3 draw the same noise"),
-        (prepared(noise=None), "draw the same noise"),
+        (scaled_noise, "only scaled, shifted or"), (prepared(noise=0), "on 4 ranks, ranks 0–3 draw the same noise"),
         (prepared(drawn=lambda seed: torch.manual_seed(seed % 2)), "draw the same noise"),
         (lambda seed: (*prepared()(seed)[:2], torch.rand(4, generator=UNREPEATABLE)), "nobody could repeat"),
         (lambda seed: prepared()(0), "which of weight, order and noise"), (lambda seed: 1 / 0, "ZeroDivision"),
-        (lambda seed: torch.zeros(3), "three tensors"), (3, "the function itself"),
+        (lambda seed: torch.zeros(3), "three tensors"),
     ],
-    "13.means": [(2, "over all ten tokens"), (14, "their sum"), (1, "divided by 4"), ("x", "asks for")],
+    "13.means": [(2, "over all ten tokens"), (14, "their sum"), (1, "divided by 4")],
     "13.mean": [
         (lambda losses: losses.mean(), "that is the mean of the means"),
         (loss_by(lambda losses, count, ranks: losses.sum() / count), "of what it should be"),
@@ -1254,12 +1192,11 @@ WRONG = {
         (loss_by(lambda losses, count, ranks: losses.mean() * ranks), "that is the mean of the means"),
         (lambda losses: torch.tensor(losses.mean().item()), "no gradient comes back"),
         (lambda losses: losses.sum() * 0.123, "not that of the mean over all tokens"),
-        (lambda losses: losses, "has to return one number"), (lambda losses: None, "return"),
-        (1, "the function itself"),
+        (lambda losses: losses, "has to return one number"),
     ],
     "13.recipe": [
         (1, "that was the aim"), (4, "one of two factors"), (2, "a mean of means needs"), (16, "a sum over samples"),
-        (3, "there are two factors"), ("x", "asks for"),
+        (3, "there are two factors"),
     ],
     "13.repair": [
         (recipe(lambda count, ranks, parts: ranks, "mean"), "Two factors are possible"),
@@ -1267,27 +1204,17 @@ WRONG = {
         (recipe(lambda count, ranks, parts: 1 / parts, "mean"), "that is a mean of means"),
         (recipe(lambda count, ranks, parts: ranks / count, "mean"), "has taken a mean already"),
         (recipe(lambda count, ranks, parts: 1), "the losses are only added up"),
-        (recipe(lambda count, ranks, parts: ranks), "the losses are only added up"),
         (recipe(lambda count, ranks, parts: 5 / count), "is a number fixed in your code"),
         (recipe(lambda count, ranks, parts: 1 / count), "what does DDP do with it"),
         (recipe(lambda count, ranks, parts: ranks / parts / count), "include all parts already"),
         (recipe(lambda count, ranks, parts: 1 / count, of_all=False), "each rank divides by its own count"),
         (recipe(lambda n, ranks, parts: ranks / n, counted=lambda y: torch.tensor(y.numel()).cuda()), "of -100"),
-        (part_by_part, "its own count over all ranks"),
-        (lambda parallel, parts: None, "there is no gradient"), (1, "the function itself"),
+        (part_by_part, "its own count over all ranks"), (lambda parallel, parts: None, "there is no gradient"),
         (lambda *_: 1 / 0, "ZeroDivision"), (recipe(lambda *_: 0.123), "not that of the mean over all non-ignored"),
     ],
-    "12.steps": [(4, "four batches of 64"), (16, "a quarter of a batch"), (2, "how many rows has a"), ("x", "asks")],
+    "12.steps": [(4, "four batches of 64"), (16, "a quarter of a batch"), (2, "how many rows has a")],
 }  # fmt: skip
 
-
-sys.path.insert(0, str(Path(__file__).parent))
-import experts_answers  # noqa: E402
-import mesh_answers  # noqa: E402
-import pipeline_answers  # noqa: E402
-import plan_answers  # noqa: E402
-import ranks_answers  # noqa: E402
-import same_answers  # noqa: E402
 
 for answers in (experts_answers, mesh_answers, pipeline_answers, plan_answers, ranks_answers, same_answers):
     RIGHT |= answers.RIGHT
@@ -1364,14 +1291,6 @@ def test_a_wrong_answer_gets_a_hint_that_names_the_misconception(name, number, m
     assert glossary.problems(verdict.text, chinese) == []
 
 
-@pytest.mark.parametrize("name", sorted(RIGHT))
-def test_no_answer_of_any_kind_breaks_the_lesson(name):
-    for odd in [object(), {}, [None, "x"], [[3]], float("nan"), "", b"3", -1, 10**30, [True]]:
-        verdict = check(name, odd)
-        assert verdict.right is False, odd
-        assert verdict.text
-
-
 class Hostile:
     """An object of which nothing can be asked."""
 
@@ -1404,19 +1323,26 @@ def stops(*_):
     raise Stop
 
 
-ODD = {
+def no_end(*_):
+    """What a loop that forgot to stop gives."""
+    return list(range(10**5))
+
+
+PLAIN = [object(), {}, [None, "x"], [[3]], float("nan"), "", b"3", -1, 10**30, [True]]
+ODD = {str(answer)[:20]: answer for answer in PLAIN} | {
     "hostile": Hostile(), "silent": Silent(), "long": 10**5000, "a long one in a list": [10**5000], "stops": stops,
     "gives a long one": lambda *_: 10**5000, "gives a hostile one": lambda *_: Hostile(), "empty": torch.tensor([]),
     "gives a silent one": lambda *_: [Silent()], "gives more than a float holds": lambda *_: 10**400,
+    "without end": itertools.count(), "ends the program": sys.exit, "gives far too many": no_end,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))
-def test_an_odd_answer_is_judged_as_wrong_in_a_word(name):
+def test_an_odd_answer_is_judged_as_wrong_in_a_few_words(name):
     for odd, answer in ODD.items():
         verdict = check(name, answer)
         assert verdict.right is False, odd
-        assert verdict.text
+        assert 0 < len(verdict.text) < 400, odd
         assert verdict._repr_html_()
 
 
@@ -1436,19 +1362,6 @@ def test_the_complaint_is_about_what_the_function_returned():
         assert check("01.last_batch", lambda rows, size: rows / size).text == (
             "函数应该返回一个整数，现在返回的是 `3.3333333333333335`：`/` 得到的是小数，`//` 向下取整，得到整数"
         )
-
-
-def no_end(*_):
-    """What a loop that forgot to stop gives."""
-    return list(range(10**5))
-
-
-@pytest.mark.parametrize("name", sorted(RIGHT))
-def test_an_answer_without_end_or_measure_is_refused_in_few_words(name):
-    for answer in (itertools.count(), 10**400, [10**400], sys.exit, no_end):
-        verdict = check(name, answer)
-        assert verdict.right is False, str(answer)[:40]
-        assert len(verdict.text) < 400
 
 
 def leaves(*_):

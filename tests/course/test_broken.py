@@ -19,16 +19,11 @@ from labkit_content.repairs import problems, score
 from labkit_course import Progress, batch, glossary, hint, progress, repair
 from tools.author import sync
 
+pytestmark = pytest.mark.usefixtures("own_progress")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PROBLEMS = problems("09")
 NAMES = list(PROBLEMS)
 CHECKUP = {"surprise": "attributes_lost"}  # a warning: what is lost may be meant to be
-
-
-@pytest.fixture(autouse=True)
-def _own_progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(progress, "_unwritten", set())
 
 
 def cells():

@@ -117,14 +117,12 @@ KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
     (recompute, None), (partial(recompute, context_fn=KEEPING), "selective"), (by_wrapper, None), (made_anew, None),
     (lambda model, room: wrap(model), "one_unit"),
     (lambda model, room: wrap(model, preserve_rng_state=False), "masks"),
-    (partial(recompute, preserve_rng_state=False), "masks"),
     (partial(recompute, use_reentrant=True), "no_gradient"),
-    (lambda model, room: wrap(model, use_reentrant=True), "no_gradient"),
-    (embedding_too, "embedding"), (other_dropout, "other_model"), (lambda model, room: None, "nothing"),
+    (lambda model, room: wrap(model, use_reentrant=True), "no_gradient"), (embedding_too, "embedding"),
+    (other_dropout, "other_model"), (lambda model, room: None, "nothing"),
     (lambda model, room: [wrap(block) for block in model[-3:]], "last"),
     (lambda model, room: [wrap(block) for block in model[1:3]], "over"),
     (lambda model, room: [wrap(block) for block in model[1:]], "many"),
-    (lambda model, room: peak(model) <= room or [wrap(block) for block in model[1:]], "many"),
     (lambda model, room: peak(model) <= room or [wrap(block) for block in model[2:]], "last_many"),
     (one_more, "none_needed"), (in_part, "part"), (by_halves, None),
 ])  # fmt: skip
@@ -198,12 +196,11 @@ def by_clipping(model, most=1.0):
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (norm, None), (by_torch, None), (gathered, None), (in_place, "changed"), (by_clipping, "changed"),
-    (partial(by_clipping, most=float("inf")), None),
-    (partial(norm, root=False), "no_root"), (partial(norm, share=False), "own_shard"),
-    (partial(norm, times=0), "forgotten"), (all_added, "whole_often"),
-    (partial(all_added, op=dist.ReduceOp.AVG), "averaged"), (of_norms, "sum_of_norms"), (of_every_norm, "sum_of_norms"),
-    (of_mean_norms, "sum_of_norms"),
+    (norm, None), (by_torch, None), (gathered, None), (in_place, "changed"),
+    (partial(by_clipping, most=float("inf")), None), (partial(norm, root=False), "no_root"),
+    (partial(norm, share=False), "own_shard"), (partial(norm, times=0), "forgotten"), (all_added, "whole_often"),
+    (partial(all_added, op=dist.ReduceOp.AVG), "averaged"), (of_norms, "sum_of_norms"),
+    (of_every_norm, "sum_of_norms"), (of_mean_norms, "sum_of_norms"),
     (lambda model: nn.utils.get_total_norm([weight.grad for weight in model.parameters()]), "mixed"),
     (lambda model: sum(nn.utils.get_total_norm(list(part.parameters())) for part in model), "other"),
 ])  # fmt: skip
@@ -314,13 +311,10 @@ def without_nan(loss, model, optimizer, scale):
     (by_hand("scale backward clip unscale flag step"), "clip_first"),
     (by_hand("scale backward flag clip step"), "not_unscaled"),
     (by_hand("scale backward unscale flag step"), "unclipped"),
-    (by_hand("scale backward unscale unscale flag clip step"), "twice"),
-    (by_hand("backward unscale flag clip step"), "twice"),
-    (lambda *given: given[3], "still"),
+    (by_hand("scale backward unscale unscale flag clip step"), "twice"), (lambda *given: given[3], "still"),
     (lambda *given: step(*given) and given[3], "no_update"), (lambda *given: step(*given) / 2, "moved_scale"),
-    (by_hand("scale backward unscale clip step"), "not_finite"),
-    (alone, "apart"), (skips_alone, "apart_step"), (scale_alone, "apart_scale"),
-    (lambda loss, *others: step(loss * 3, *others), "other"),
+    (by_hand("scale backward unscale clip step"), "not_finite"), (alone, "apart"), (skips_alone, "apart_step"),
+    (scale_alone, "apart_scale"), (lambda loss, *others: step(loss * 3, *others), "other"),
     (lambda *given: dist.get_rank() or step(*given), "hangs"),
 ])  # fmt: skip
 def test_a_step_with_loss_scaling(answer, hint):

@@ -14,9 +14,10 @@ from labkit_content.hung import repaired, scripts
 from labkit_content.hung.judging import Setting, replace_source, settings
 from labkit_content.repairs import problems, score
 from labkit_content.repairs.comparing import is_close
-from labkit_course import Progress, glossary, hint, progress, repair, torchrun
+from labkit_course import Progress, glossary, hint, repair, torchrun
 from tools.author import sync
 
+pytestmark = pytest.mark.usefixtures("own_progress")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 PROBLEMS = problems("19")
 NAMES = list(PROBLEMS)
@@ -50,12 +51,6 @@ BROKEN = {
     "validate": "still_some", "teams": "own_lists", "shift": "all_send", "finish": "still_uneven", "score": "ordinal",
     "accumulate": "every_pass", "defer": "every_pass", "shard": "unmoved", "scale": "both", "denoise": "same_noise",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(progress, "_unwritten", set())
 
 
 def test_there_are_ten_for_a_hundred_points_and_wrong_repairs_enough():

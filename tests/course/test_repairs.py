@@ -19,6 +19,8 @@ from labkit_content.broken.judging import judge
 from labkit_content.repairs import problems, score
 from labkit_course import Progress, glossary, hint, progress, repair
 
+pytestmark = pytest.mark.usefixtures("own_progress")
+
 
 def tagger(packed_length, cpu=True):
     """A tagger that pads to ``packed_length(tokens, lengths)``."""
@@ -83,12 +85,6 @@ NAMES = list(PROBLEMS)
 ATTEMPTS = list(attempts())
 WRONG = [one for one in ATTEMPTS if one[2] != "right"]
 RIGHT = [one for one in ATTEMPTS if one[2] == "right"]
-
-
-@pytest.fixture(autouse=True)
-def _own_progress(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
-    monkeypatch.setattr(progress, "_unwritten", set())
 
 
 def test_every_model_has_typical_wrong_repairs():

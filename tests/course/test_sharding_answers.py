@@ -20,16 +20,15 @@ def kinds(stage, ranks, sizes=(2, 2, 12)):
 
 
 @pytest.mark.parametrize(("function", "hint"), [
-    (kinds, None),
-    (lambda stage, ranks: (16, 4, 2, 0)[stage], "gone"),
+    (kinds, None), (lambda stage, ranks: (16, 4, 2, 0)[stage], "gone"),
     (lambda stage, ranks: kinds(min(stage + 1, 3), ranks), "shifted"),
     (lambda stage, ranks: (16, 2 / ranks + 14, 4 / ranks + 12, 16 / ranks)[stage], "order"),
     (lambda stage, ranks: kinds(stage, ranks, (4, 4, 8)), "float32"),
     (lambda stage, ranks: kinds(stage, ranks, (2, 2, 8)), "moments"),
     (lambda stage, ranks: (16, 4 + 12 // ranks, 2 + 2 // ranks + 12 // ranks, 2 * (2 // ranks) + 12 // ranks)[stage],
-     "floor"), (lambda stage, ranks: 17, "other"),
-    (lambda stage, ranks: kinds(stage, 64), "fixed"), (lambda stage, ranks: 7.5 * kinds(stage, ranks), "gigabytes"),
-    (lambda stage, ranks: (120, 31.4, 16.6, 1.9)[stage], "gigabytes"),
+     "floor"),
+    (lambda stage, ranks: 17, "other"), (lambda stage, ranks: kinds(stage, 64), "fixed"),
+    (lambda stage, ranks: 7.5 * kinds(stage, ranks), "gigabytes"),
     (lambda stage, ranks: ranks * kinds(stage, ranks), "together"),
     (lambda stage, ranks: (16, 4 + 12 / ranks, 14 + 2 / ranks, 14 + 2 / ranks)[stage], "only"),
 ])  # fmt: skip
@@ -38,8 +37,7 @@ def test_bytes_of_a_parameter(function, hint):
 
 
 @pytest.mark.parametrize(("peak", "hint"), [
-    (7.5, None), (5, None), (9, None), (4, "nothing"), (3, "less"), (float("nan"), "less"), (4.5, "little"),
-    (16, "whole"), (10, "whole"),
+    (7.5, None), (5, None), (9, None), (4, "nothing"), (3, "less"), (4.5, "little"), (16, "whole"),
 ])  # fmt: skip
 def test_a_peak_is_estimated(peak, hint):
     assert hinted("14.units", peak) == hint
@@ -157,22 +155,6 @@ class Elsewhere(Sharded):
         super().send()
 
 
-class Hidden:
-    """The optimizer is kept outside of the object."""
-
-    def __init__(self, weights):
-        self.weights = weights
-        ELSEWHERE[dist.get_rank()] = torch.optim.Adam([weights])
-
-    def step(self, gradient):
-        dist.all_reduce(gradient)
-        self.weights.grad = gradient / dist.get_world_size()
-        ELSEWHERE[dist.get_rank()].step()
-
-
-ELSEWHERE = {}
-
-
 class Whole:
     def __init__(self, weights):
         self.weights = weights
@@ -211,8 +193,8 @@ class RankZeroSends(Sharded):
 
 @pytest.mark.parametrize(("sharded", "hint"), [
     (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
-    (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"),
-    (ReadyMade, "ready_made"), (Hidden, "whole"), (Sum, "sum"), (RankZeroSends, "hangs"),
+    (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"), (ReadyMade, "ready_made"),
+    (Sum, "sum"), (RankZeroSends, "hangs"),
 ])  # fmt: skip
 def test_an_optimizer_is_sharded(sharded, hint):
     assert hinted("14.optimizer", sharded) == hint

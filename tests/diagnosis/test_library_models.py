@@ -20,7 +20,6 @@ SPEECH = {
     "conv_dim": (16, 16), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_feat_extract_layers": 2,
     "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
 }  # fmt: skip
-SEQUENCES = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
 
 
 def words(rows=8, length=10):
@@ -78,105 +77,29 @@ def of(package, name, *args, **options):
 
 # Each with its package, how it is made, its inputs, and what is found; a loss of one number is one from each replica.
 GRAPH = torch.randn(16, 5), torch.randint(0, 16, (2, 40))
+DENSE = torch.randn(8, 6, 5), torch.randint(0, 2, (8, 6, 6)).float()
 MODELS = {
     "BERT": ("transformers", lambda: hugging("BertModel", **STACK), {"input_ids": words()}, set()),
-    "BERT with labels": (
-        "transformers",
-        lambda: hugging("BertForSequenceClassification", **STACK),
-        {"input_ids": words(), "labels": torch.randint(0, 2, (8,))},
-        {"scalar_output"},
-    ),
-    "RoBERTa": (
-        "transformers",
-        lambda: hugging("RobertaModel", max_position_embeddings=40, **STACK),
-        {"input_ids": words()},
-        set(),
-    ),
+    "BERT with labels": ("transformers", lambda: hugging("BertForSequenceClassification", **STACK),
+        {"input_ids": words(), "labels": torch.randint(0, 2, (8,))}, {"scalar_output"}),
     "Llama": ("transformers", lambda: hugging("LlamaForCausalLM", **STACK), {"input_ids": words()}, set()),
-    "Qwen2": (
-        "transformers",
-        lambda: hugging("Qwen2ForCausalLM", num_key_value_heads=2, **STACK),
-        {"input_ids": words()},
-        set(),
-    ),
-    "ViT": (
-        "transformers",
-        lambda: hugging("ViTModel", image_size=32, patch_size=8, **SMALL),
-        {"pixel_values": images()},
-        set(),
-    ),
-    "T5": (
-        "transformers",
-        lambda: hugging("T5ForConditionalGeneration", vocab_size=100, decoder_start_token_id=0, **SEQUENCES),
-        {"input_ids": words(), "labels": words(8, 6)},
-        {"scalar_output"},
-    ),
-    "GPT-2": (
-        "transformers",
-        lambda: hugging("GPT2LMHeadModel", vocab_size=100, n_embd=32, n_layer=2, n_head=4),
-        {"input_ids": words()},
-        set(),
-    ),
-    "DistilBERT": (
-        "transformers",
-        lambda: hugging("DistilBertModel", vocab_size=100, dim=32, n_layers=2, n_heads=4, hidden_dim=64),
-        {"input_ids": words()},
-        set(),
-    ),
+    "ViT": ("transformers", lambda: hugging("ViTModel", image_size=32, patch_size=8, **SMALL),
+        {"pixel_values": images()}, set()),
     # In training it masks spans that numpy draws.
-    "wav2vec2": (
-        "transformers",
-        lambda: hugging("Wav2Vec2Model", **SPEECH, **SMALL),
-        {"input_values": torch.randn(8, 800)},
-        {"random_outputs"},
-    ),
-    "EncoderDecoder": (
-        "transformers",
-        encoder_decoder,
-        {"input_ids": words(), "decoder_input_ids": words(8, 6), "use_cache": False},
-        set(),
-    ),
+    "wav2vec2": ("transformers", lambda: hugging("Wav2Vec2Model", **SPEECH, **SMALL),
+        {"input_values": torch.randn(8, 800)}, {"random_outputs"}),
+    "EncoderDecoder": ("transformers", encoder_decoder,
+        {"input_ids": words(), "decoder_input_ids": words(8, 6), "use_cache": False}, set()),
     "GCNConv": ("torch_geometric", lambda: of("torch_geometric.nn", "GCNConv", 5, 4), GRAPH, {"rows_refer"}),
-    "DenseGCNConv": (
-        "torch_geometric",
-        lambda: of("torch_geometric.nn", "DenseGCNConv", 5, 4),
-        (torch.randn(8, 6, 5), torch.randint(0, 2, (8, 6, 6)).float()),
-        set(),
-    ),
+    "DenseGCNConv": ("torch_geometric", lambda: of("torch_geometric.nn", "DenseGCNConv", 5, 4), DENSE, set()),
     "einops": ("einops", patches, (images(16),), set()),
     "timm ResNet": ("timm", lambda: of("timm", "create_model", "resnet18"), (images(64),), {"batch_norm"}),
-    "timm ViT": (
-        "timm",
-        lambda: of("timm", "create_model", "vit_tiny_patch16_224", img_size=32, depth=2),
-        (images(),),
-        set(),
-    ),
     "timm ConvNeXt": ("timm", lambda: of("timm", "create_model", "convnext_atto"), (images(64),), set()),
-    "kornia filters": (
-        "kornia",
-        lambda: of("kornia.filters", "GaussianBlur2d", (3, 3), (1.0, 1.0)),
-        (images(),),
-        set(),
-    ),
-    "kornia augmentation": (
-        "kornia",
-        lambda: nn.Sequential(of("kornia.augmentation", "RandomHorizontalFlip", p=0.5)),
-        (images(),),
-        set(),
-    ),
-    "sentence-transformers": (
-        "sentence_transformers",
-        embedder,
-        ({"input_ids": words(), "attention_mask": torch.ones(8, 10, dtype=torch.long)},),
-        set(),
-    ),
-    "torchvision ResNet": (
-        "torchvision",
-        lambda: of("torchvision.models", "resnet18"),
-        (images(64),),
-        {"batch_norm"},
-    ),
-}
+    "kornia augmentation": ("kornia",
+        lambda: nn.Sequential(of("kornia.augmentation", "RandomHorizontalFlip", p=0.5)), (images(),), set()),
+    "sentence-transformers": ("sentence_transformers", embedder,
+        ({"input_ids": words(), "attention_mask": torch.ones(8, 10, dtype=torch.long)},), set()),
+}  # fmt: skip
 
 
 def usable(package):

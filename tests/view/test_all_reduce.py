@@ -5,17 +5,6 @@ import pytest
 import labkit
 from labkit.view.pictures.ring_steps import all_reduce_picture
 
-CASES = [
-    (1, None), (1, 0), (2, None), (2, 1), (4, None), (4, 0), (4, 2), (4, 6), (8, None), (9, 3), (16, 30),
-    (64, None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("ranks", "step"), CASES)
-@pytest.mark.parametrize("way", [labkit.ring_all_reduce, labkit.star_all_reduce])
-def test_nothing_is_clipped_and_nothing_overlaps(way, ranks, step, language, sound):
-    sound(all_reduce_picture(way(ranks, step)))
-
 
 def stripes(picture):
     """(rank, chunk) -> the stripes over it, panel after panel."""

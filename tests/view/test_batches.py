@@ -1,23 +1,7 @@
 """The picture of one pass over the data: a lane for each batch, pieces by device, nothing outside."""
 
-import pytest
-
 import labkit
 from labkit.view.pictures.lanes import batches_picture
-
-CASES = [
-    (100, 30, {}), (100, 30, {"gpus": 8}), (100, 30, {"gpus": 3}), (100, 30, {"drop_last": True}),
-    (90, 30, {"drop_last": True}), (100, 3, {"gpus": 8}), (5, 64, {"gpus": 64}), (0, 3, {}), (1000, 1, {"gpus": 2}),
-    (1_000_000, 1, {}), (1_000_000, 1_000_000, {"gpus": 64}), (20, 30, {"drop_last": True}),
-    (1000, 7, {"gpus": 2}), (0, 4, {"gpus": 2}), (12_345, 1000, {"gpus": 8}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rows", "size", "options"), CASES)
-def test_nothing_is_clipped_and_nothing_overlaps(rows, size, options, language, sound):
-    picture = batches_picture(labkit.batches(rows, size, **options))
-    sound(picture)
-    assert picture.texts, "an empty picture says nothing"
 
 
 def test_a_row_is_equally_wide_in_every_batch():

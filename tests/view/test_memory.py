@@ -18,13 +18,6 @@ def memory(gpus, capacity=None, rows=100):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("gpus", [1, 3, 8, 16, 33, 64])
-@pytest.mark.parametrize("capacity", [None, 1, 4096 * MEBI, 80 * 1024 * MEBI])
-def test_nothing_is_clipped_and_nothing_overlaps(gpus, capacity, language, sound):
-    sound(memory_picture(memory(gpus, capacity)))
-    sound(memory_picture(memory(gpus, capacity, rows=0)))
-
-
 def test_a_byte_is_equally_wide_everywhere_and_kinds_are_stacked_in_order():
     found = memory(3)
     boxes = [box for box in memory_picture(found).boxes if box.label.startswith("cuda:")]

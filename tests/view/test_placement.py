@@ -8,20 +8,6 @@ import labkit
 from labkit.view.palette import CPU
 from labkit.view.pictures.placement_lanes import placement_picture
 
-CASES = [
-    labkit.placement([1, 0]),
-    labkit.placement([1, 0], "cuda:0", rows=1, output_device=2, gpus=4), labkit.placement([0, 1], module=1),
-    labkit.placement([0, 1], "cuda:1", output_device="cpu", rows=0), labkit.placement([0], rows=5),
-    labkit.placement([], rows=5), labkit.placement(range(8), rows=128),
-    labkit.placement([63, *range(63)], "cuda:40", output_device=50, rows=100),
-    labkit.placement([2, 1, 0], rows=10**12, module="cpu"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("found", CASES)
-def test_nothing_is_clipped_and_nothing_overlaps(found, language, sound):
-    sound(placement_picture(found))
-
 
 def lane_of(picture, shape):
     """The device in whose lane a box or an end of a line is."""

@@ -8,15 +8,6 @@ from labkit.view.pictures.lanes import inputs_picture
 from labkit.view.pictures.shape_blocks import gathered_output, shapes_picture
 
 CRNN = (65, 32, 5530)
-CASES = [
-    (CRNN, 1, 1), (CRNN, 2, 1), (CRNN, 3, 1), (CRNN, 8, 1), (CRNN, 64, 1), (CRNN, 64, 2), (CRNN, 2, 0), ((9,), 4, 0),
-    ((3, 10), 8, 1), ((10, 20, 30, 40, 50), 64, 4), ((0, 3), 2, 0), ((1000, 33), 4, 1), ((2, 0), 3, 1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("shape", "gpus", "dim"), CASES)
-def test_nothing_is_clipped_and_nothing_overlaps(shape, gpus, dim, language, sound):
-    sound(shapes_picture(shape, gpus, batch_dim=dim))
 
 
 def test_the_crnn_is_drawn_wrong_beside_right():
@@ -100,25 +91,16 @@ def test_in_a_chinese_figure_signs_are_set_in_a_font_that_has_them(monkeypatch):
     plt.close("all")
 
 
-def test_inputs_are_drawn_as_scatter_cuts_them(language, sound):
-    many = tuple((f"photos[{at}]", (3, 9, at + 1)) for at in range(80))
-    for tensors, gpus in (
-        ((("traffic", (8, 6, 4)), ("roads", (14, 2))), 2),
-        ((("scale", (1, 5)),), 4),
-        ((("clicks", (35,)),), 64),
-        (many, 3),
-        ((), 2),
-    ):
-        sound(inputs_picture(Cut(tensors, gpus)))
+def test_inputs_are_drawn_as_scatter_cuts_them():
     picture = inputs_picture(Cut((("traffic", (8, 6, 4)), ("roads", (14, 2))), 2))
     tips = {box.label: box.tip for box in picture.boxes}
     assert tips["roads cuda:1"] == "roads · cuda:1 · [7, 2]"
     assert tips["traffic cuda:1"] == "traffic · cuda:1 · [4, 6, 4]"
-    sound(picture := inputs_picture(Cut((("tokens", (8, 7)),), 2, ("[4, 7, 6]", ""))))
+    picture = inputs_picture(Cut((("tokens", (8, 7)),), 2, ("[4, 7, 6]", "")))
     (failed,) = [box for box in picture.boxes if box.dashed]
     assert failed.label == "returned cuda:1"
     assert "[4, 7, 6]" in [text.text for text in picture.texts]
-    sound(picture := inputs_picture(Cut((("photos[0]", (3, 7, 7)),), 2, ("", "[1, 4]"))))
+    picture = inputs_picture(Cut((("photos[0]", (3, 7, 7)),), 2, ("", "[1, 4]")))
     given, returned = (
         [box for box in picture.boxes if box.label.startswith(row)] for row in ("photos", "ret")
     )

@@ -31,9 +31,8 @@ def filled(picture, kind):
     return [box for box in picture.boxes if box.label.split()[-1] == kind and box.label.count(" ") == 2]
 
 
-def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank(sound):
+def test_shards_lie_beside_one_another_and_what_is_whole_on_every_rank():
     picture = shards_picture(Shards(2, 4, BILLION, BILLION, 3 * BILLION))
-    sound(picture)
     weights, gradients, optimizer = (filled(picture, kind) for kind in KINDS)
     assert len({box.x for box in weights}) == 1
     for boxes in (gradients, optimizer):
@@ -57,12 +56,6 @@ def test_how_much_is_too_much_is_as_large_as_the_names_and_away_from_the_edge(la
     for note in notes:
         assert note.size == 13
         assert text_width(note.text, 13) * 1.08 + 4 <= note.x <= picture.width - 4
-
-
-@pytest.mark.parametrize("ranks", [1, 9, 64, 1024])
-def test_any_number_of_ranks_can_be_drawn(ranks, language, sound):
-    sound(shards_picture(Shards(1, ranks, BILLION, BILLION)))
-    sound(heat_picture(labkit.HeatMaps({"W": [torch.randn(3, 5)] * ranks})))
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))

@@ -46,11 +46,6 @@ def test_every_piece_says_its_rows_in_its_box_or_beside_it(rows, gpus):
             assert said.x == pytest.approx({"start": right + 4, "end": box.x - 4}[said.anchor])
 
 
-@pytest.mark.parametrize(("rows", "gpus"), CASES)
-def test_nothing_is_clipped_and_no_texts_meet(rows, gpus, language, sound):
-    sound(split_picture(split(rows, gpus)))
-
-
 def test_the_short_piece_is_pointed_out():
     texts = [text.text for text in split_picture(split(30, 8)).texts]
     assert "2 rows, short" in texts

@@ -31,14 +31,6 @@ def made(gpus, rounds=1):
     return Trace(events)
 
 
-@pytest.mark.parametrize("gpus", [1, 3, 8, 16, 33, 64])
-def test_nothing_is_clipped_and_nothing_overlaps(gpus, language, sound):
-    for moment in (None, 0.0, 0.0035, 1.0):
-        sound(timeline_picture(made(gpus), moment))
-    sound(timeline_picture(Trace([])))
-    sound(timeline_picture(Trace([Event("copy", "cpu", start=3.0)])))
-
-
 def test_bars_are_where_the_events_are():
     events = [
         Event("scatter", "cuda:1", source="cpu", start=1.0, seconds=0.002),

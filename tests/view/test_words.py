@@ -12,7 +12,6 @@ from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
 from labkit.view.figure import paint
-from labkit.view.palette import colour
 from labkit.view.picture import Box, Label, Line, Sketch
 from labkit.view.pictures.call_flow import flow_picture
 from labkit.view.pictures.shape_blocks import shapes_picture
@@ -64,16 +63,6 @@ def test_what_is_shown_says_what_is_to_be_seen(shown, en, zh):
                 root = ET.fromstring(to_svg(shown) if zh is None else shown._repr_svg_())
             assert words in root.get("aria-label")
             assert root.find("{http://www.w3.org/2000/svg}title").text == root.get("aria-label")
-
-
-@pytest.mark.parametrize(
-    ("data", "gpus"),
-    [(labkit.split(10, 8), 5), (labkit.batches(100, 30, gpus=8), 8), (labkit.ring_all_reduce(4), 4)],
-)
-def test_a_gpu_has_its_colour_in_every_picture(data, gpus):
-    root = ET.fromstring(data._repr_svg_())
-    fills = {el.get("data-gpu"): el.get("fill") for el in root.iter() if "data-gpu" in el.attrib}
-    assert fills == {str(gpu): colour(gpu) for gpu in range(gpus)}
 
 
 def test_in_a_picture_no_english_word_is_left_among_chinese_ones():
