@@ -113,6 +113,17 @@ class CollectiveCall:
         self.is_message = self.kind in ("send", "recv")
         self.makes_a_group = self.kind in ("new_group", "split_group")
 
+    @classmethod
+    def of_store(cls, function: str, keys: Sequence[str]) -> CollectiveCall:
+        """Return what stands for a wait in ``store.get`` or the like until ``keys`` are set."""
+        call = cls(f"store.{function}", group=", ".join(map(repr, keys)))
+        call.locate()
+        return call
+
+    @property
+    def is_of_store(self) -> bool:
+        return self.kind.startswith("store.")
+
     @property
     def place(self) -> str:
         """The user's line with the whole path: ``"/home/me/train.py:31 in step"``."""

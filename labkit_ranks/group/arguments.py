@@ -41,11 +41,18 @@ def make_options(kind: Any, given: Any, *more: Any, **named: Any) -> Any:
     return options
 
 
-def reduction_facts(opts: Any) -> dict[str, Any]:
-    """Return the name of the reduction, and the factor of PREMUL_SUM."""
-    op = opts.reduceOp
-    name = _NAMES[int(getattr(op, "op", op))]
-    return {"op": name, "factor": op.__getstate__()[1] if name == "PREMUL_SUM" else None}
+def facts_of_options(opts: Any) -> dict[str, Any]:
+    """Return the facts of a call that its options hold."""
+    facts: dict[str, Any] = {"async_op": bool(getattr(opts, "asyncOp", False))}
+    timeout = getattr(opts, "timeout", None)
+    if timeout is not None and timeout > timedelta():  # C++ passes -1 ms for none (c10d/Backend.hpp, kUnsetTimeout)
+        facts["timeout"] = timeout
+    if hasattr(opts, "rootRank"):
+        facts["root"] = opts.rootRank
+    if (op := getattr(opts, "reduceOp", None)) is not None:
+        facts["op"] = name = _NAMES[int(getattr(op, "op", op))]
+        facts["factor"] = op.__getstate__()[1] if name == "PREMUL_SUM" else None
+    return facts
 
 
 _NAMES = {int(getattr(ReduceOp.RedOpType, name)): name for name in ReduceOp.RedOpType.__members__}

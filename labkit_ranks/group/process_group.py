@@ -29,7 +29,7 @@ from ..calls.call import CollectiveCall
 from ..rank.enqueued_calls import wait_on_host
 from ..rank.memory_samples import sample_memory
 from ..rank.rank import current_rank, current_thread_rank
-from .arguments import flatten_tensors, make_options, reduction_facts, set_device, to_list
+from .arguments import facts_of_options, flatten_tensors, make_options, set_device, to_list
 from .dispatch_modes import dispatch_call, needs_dispatch
 from .slot import Transport
 from .works import SlotWork, Works
@@ -214,7 +214,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.AllreduceOptions, opts, *more, **named), to_list(tensors)
-        return self._start_call("all_reduce", tensors, tensors, opts, **reduction_facts(opts))
+        return self._start_call("all_reduce", tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, c10d.AllreduceCoalescedOptions() if opts is None else opts)
@@ -222,11 +222,11 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.BroadcastOptions, opts, *more, **named), to_list(tensors)
         sent = tensors if opts.rootRank == self._rank else []
-        return self._start_call("broadcast", sent, tensors, opts, root=opts.rootRank)
+        return self._start_call("broadcast", sent, tensors, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts, tensors = make_options(c10d.ReduceOptions, opts, *more, **named), to_list(tensors)
-        return self._start_call("reduce", tensors, tensors, opts, root=opts.rootRank, **reduction_facts(opts))
+        return self._start_call("reduce", tensors, tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._start_call("all_gather", to_list(inputs), flatten_tensors(to_list(outputs)), opts)
@@ -249,24 +249,24 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.GatherOptions, opts, *more, **named)
         gathered = flatten_tensors(outputs) if outputs else []
-        return self._start_call("gather", to_list(inputs), gathered, opts, root=opts.rootRank)
+        return self._start_call("gather", to_list(inputs), gathered, opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.ScatterOptions, opts, *more, **named)
         pieces = flatten_tensors(inputs) if inputs else []
-        return self._start_call("scatter", pieces, to_list(outputs), opts, root=opts.rootRank)
+        return self._start_call("scatter", pieces, to_list(outputs), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = make_options(c10d.ReduceScatterOptions, opts, *more, **named)
         pieces, into = flatten_tensors(inputs), to_list(outputs)
-        return self._start_call("reduce_scatter", pieces, into, opts, **reduction_facts(opts))
+        return self._start_call("reduce_scatter", pieces, into, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         opts = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._start_call("reduce_scatter_single", inputs, outputs, opts, **reduction_facts(opts))
+        return self._start_call("reduce_scatter_single", inputs, outputs, opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -312,7 +312,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self, kind: str, inputs: Any = (), outputs: Any = (), opts: Any = None, **facts: Any
     ) -> Any:
         """Make a call of the current rank, and return its Work."""
-        call = CollectiveCall(kind, inputs, outputs, **facts)
+        call = CollectiveCall(kind, inputs, outputs, **facts_of_options(opts), **facts)
         call.group, call.desc, call.at = self._name, self._desc, self._rank
         call.ranks = self.transport().ranks
         call.rank = call.ranks[call.at]
@@ -321,7 +321,6 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             caller = caller.f_back
         call.from_cpp = not caller.f_code.co_filename.endswith(_PYTHON)
         call.locate()
-        call.async_op = bool(getattr(opts, "asyncOp", False))
         if needs_dispatch(call):
             return dispatch_call(self, call, lambda brought: self._make_work(brought, brought.outputs, opts))
         return self._make_work(call, list(call.inputs if call.kind == "send" else call.outputs), opts)
@@ -352,9 +351,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             rank.record_call(call)
             if call.watched:
                 sample_memory(rank, call.kind, call.device if call.inputs or call.outputs else "")
-        timeout = getattr(opts, "timeout", None)
-        # C++ passes -1 ms for "none given" (c10d/Backend.hpp, kUnsetTimeout).
-        call.timeout = timeout if timeout is not None and timeout.days >= 0 and timeout else self.timeout
+        call.timeout = call.timeout or self.timeout
         slot = self.transport().submit(call)
         if slot.error is not None:  # raise now: the Work may never be waited for
             raise slot.error

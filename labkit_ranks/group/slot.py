@@ -54,13 +54,17 @@ class Slot:
         """Return the global ranks that have not come."""
         raise NotImplementedError
 
-    def finish(self, write: Callable[[], None]) -> None:
-        """Complete the collective by ``write()``, which writes the values. Its error becomes the slot's."""
+    def finish(self, write: Callable[[list[CollectiveCall]], None]) -> None:
+        """Complete the collective by ``write(calls)``, which writes the values. Its error becomes the slot's.
+
+        The calls are in the order of the members; their tensors are let go.
+        """
+        calls = [self.calls[at] for at in sorted(self.calls)]
         last = max(self.calls.values(), key=lambda call: call.arrived)
         started = perf_counter()
         try:
             with PlainTensors():
-                write()
+                write(calls)
         except Exception as error:
             self.error = error
         self.met, self.last = last.arrived, last.rank
@@ -68,6 +72,11 @@ class Slot:
         seconds, rank = perf_counter() - started, current_rank()
         self.finished = self.met + seconds if rank is None else rank.time.finish(self, seconds)
         self.done = self.error is None
+        later = [again for call in calls for again in call.memo.get("then", ())]
+        for call in calls:
+            call.release()
+        for again in later:
+            again()
 
 
 def join_line(lines: dict[tuple[int, int], deque[CollectiveCall]], call: CollectiveCall, slot: Slot) -> None:

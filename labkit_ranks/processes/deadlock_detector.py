@@ -38,14 +38,14 @@ from .store_keys import REPORTS, growing_pauses, key_prefix, open_store, sleep
 
 # States of a rank at its end.
 ENDED = ("ends", "gone")
-# Kinds of calls that are no collectives: waiting for a key ("store.get", …), creating a group.
-STORE, NEW = "store", "new_group"
+# The kind of the call in which the members of a group wait for each other, as they create it.
+NEW = "new_group"
 # Seconds of waiting before a rank publishes its state; and of equal states if some ranks have ended: one may have
 # failed, and the launcher be about to end the others.
 _SOON, _PATIENCE = 0.1, 1.0
-# Seconds for the launcher to end all processes after a report, so that only one rank reports; and for the other ranks
-# to end after the one with the store.
-_GRACE = 5.0
+# Seconds for the launcher to end all processes after one has failed, so that only one rank reports; and for the other
+# ranks to end after the one with the store.
+GRACE = 5.0
 
 # All detectors; the last is the current one.
 _all: list[DeadlockDetector] = []
@@ -136,13 +136,11 @@ class DeadlockDetector:
         self._number, self._looks = self._number + (not again), self._looks + 1 if again else 0
         self._state = state
         pending = [slot.call for slot in tuple(self.pending)]
-        call, what = next(iter(self._waiting.values()), None), ""
-        if call is not None and call.kind.startswith(STORE):
-            what, call = f"{call.kind}({call.group}) at {call.short_place}", None
+        call = next(iter(self._waiting.values()), None)
         error = _error() if state == "gone" else None
         passes = 0 if this_process.rank is None else this_process.rank.passes
         told = faults.RankState(
-            self.rank, call, what, error, self._visits.by_place(), self._seqs, self._last, passes
+            self.rank, call, "", error, self._visits.by_place(), self._seqs, self._last, passes
         )
         unmet = [*pending, *(call for *_, call in self.sent)] if state in ENDED else []
         held = [(call, first) for call in pending if (first := first_in_line(call)) is not call]
@@ -210,7 +208,7 @@ class DeadlockDetector:
             for pause in growing_pauses():
                 for slot in tuple(self.pending):
                     if slot.call.is_message:  # others may wait for it
-                        slot.advance()
+                        slot.is_completed()
                 if ready():
                     break
                 waited = monotonic() - began
@@ -236,7 +234,7 @@ class DeadlockDetector:
         if call.on_deadlock is not None:
             call.on_deadlock()  # now: the launcher may end this process soon
         if self.store.add("told", 1) > 1:
-            sleep(_GRACE)
+            sleep(GRACE)
         raise error
 
     # The end of the process.
@@ -252,10 +250,10 @@ class DeadlockDetector:
     def _wait_for_others(self) -> None:
         """Stay while others may still come to this rank's calls or use its store. Report calls that are never met."""
         has_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        end, again = monotonic() + _GRACE, False
+        end, again = monotonic() + GRACE, False
         for pause in growing_pauses():
             for slot in tuple(self.pending):
-                slot.advance()
+                slot.is_completed()
             self.sent = [one for one in self.sent if one[0].check([one[1]])]
             with self._lock:
                 self._publish("ends", again=again)

@@ -10,12 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import DistStoreError
 
 from labkit import turns
 from labkit.base.patches import Patch, Patches
 from simgpu import machine_in_use
 
+from ..calls import faults
 from ..calls.call import CollectiveCall
 from ..group import group_patches as of_groups
 from ..rank import cuda_state
@@ -103,12 +103,8 @@ def _wait_for_keys(
     watch: deadlock_detector.DeadlockDetector, store: Any, keys: list[str], what: str, timeout: timedelta
 ) -> None:
     """Wait until the keys are there. Raises DistStoreError after ``timeout``."""
-    call = CollectiveCall(f"store.{what}")
-    call.group = ", ".join(map(repr, keys))
-    call.locate()
+    call = CollectiveCall.of_store(what, keys)
     # Another thread of this process may set the key, and with a short timeout the rank may mean to go on.
     idle = all(one.daemon or one is threading.current_thread() for one in threading.enumerate())
     if not watch.wait(call, lambda: store.check(keys), timeout, shown=idle and timeout >= _FOR_GOOD):
-        # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
-        ms = int(timeout.total_seconds() * 1000)
-        raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+        raise faults.store_timeout_error(keys, timeout)

@@ -25,11 +25,9 @@ from ..calls.call import CollectiveCall
 from ..group.process_group import SimulatedProcessGroup
 from ..group.slot import NCCL_BUFFER, PlainTensors, Slot, first_in_line, join_line, leave_line
 from .call_packing import pack
-from .deadlock_detector import NEW, active_detector, start_detector
+from .deadlock_detector import GRACE, NEW, active_detector, start_detector
 from .store_keys import delete_value, read_values, sleep, write_value
 
-# Seconds for the launcher to end this rank when another one is gone, so that only one rank reports.
-_GRACE = 5.0
 # Seconds for others to announce their groups after two groups have differed.
 _SOON = 1.0
 
@@ -51,14 +49,11 @@ class ProcessSlot(Slot):
         self.packed: bytes | None = None
 
     def is_completed(self) -> bool:
-        self.advance()
-        return super().is_completed()
-
-    def advance(self) -> None:
-        """Complete the call if the others have come to it; send a message that nothing blocks any more."""
+        """Whether the call is completed, after a look for the others; that sends a message if nothing blocks it."""
         with turns.keep_turn(), self.transport.lock, PlainTensors():
             if not super().is_completed():
                 self.transport.advance(self)
+            return super().is_completed()
 
     def wait_for_members(
         self, call: CollectiveCall, ready: Callable[[], bool], timeout: timedelta | None
@@ -67,7 +62,7 @@ class ProcessSlot(Slot):
             try:
                 return self.transport.detector.wait(call, ready, timeout)
             except DistNetworkError as error:  # the process with the store is gone without a report
-                sleep(_GRACE)
+                sleep(GRACE)
                 en = f"{call.kind} #{call.seq} at {call.place}: another rank's process is gone"
                 zh = f"{call.kind} #{call.seq}（{call.place}）：另一个 rank 的进程已经不在了"
                 raise DistBackendError(say(en=en, zh=zh) + f"\n{error}") from error
@@ -121,7 +116,7 @@ class StoreTransport:
                 join_line(self._lines, call, slot)
             else:
                 write_value(self._store, f"{key}/{self.at}", packed)
-        slot.advance()
+        slot.is_completed()
         return slot
 
     def flush(self, rank: int) -> None:
@@ -171,19 +166,16 @@ class StoreTransport:
 
     def _complete(self, slot: ProcessSlot, calls: list[CollectiveCall], at: int) -> None:
         """Complete a call, number ``at`` among those of all members, or end it with their error."""
+        behind = leave_line(slot.call)
         slot.calls = dict(enumerate(calls))
         slot.error = faults.mismatch_error(calls)
         if slot.error is None:
-            slot.finish(lambda: semantics.write_results(calls, at))
+            slot.finish(lambda calls: semantics.write_results(calls, at))
         del self.detector.pending[slot]
-        behind = leave_line(slot.call)
         slot.call.release()
-        for call in calls:
-            if call is not slot.call:
-                call.release()
         self.detector.publish_progress()
         for other in behind:
-            other.advance()
+            other.is_completed()
 
     # Messages.
 

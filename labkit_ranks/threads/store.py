@@ -8,11 +8,10 @@ from typing import Any
 
 from torch._C._distributed_c10d import HashStore as Values
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed import DistStoreError
 
 from labkit import turns
-from labkit.base.language import say
 
+from ..calls import faults
 from ..calls.call import CollectiveCall
 from ..rank.rank import current_thread_rank
 from .waiting import wait_for_ranks, yield_turn
@@ -91,18 +90,12 @@ class SharedStore(Store):
         keys = list(keys)
         if self._values.check(keys):
             return
-        call = CollectiveCall(f"store.{what}")
-        call.group = say(en=f"store, keys {keys}", zh=f"store，键 {keys}")
+        call, timeout = CollectiveCall.of_store(what, keys), timeout or self._timeout
         rank = current_thread_rank()
         call.rank = -1 if rank is None else rank.number
-        call.locate()
         others = [] if rank is None else [one for one in rank.world.ranks if one is not rank]
-        if not wait_for_ranks(
-            call, lambda: self._values.check(keys), timeout or self._timeout, lambda: others
-        ):
-            # torch/csrc/distributed/c10d/TCPStore.cpp, doWait
-            ms = int((timeout or self._timeout).total_seconds() * 1000)
-            raise DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
+        if not wait_for_ranks(call, lambda: self._values.check(keys), timeout, lambda: others):
+            raise faults.store_timeout_error(keys, timeout)
 
 
 _add = _delegate("add", changes=True)

@@ -44,6 +44,11 @@ class ThreadSlot(Slot):
     ) -> bool:
         return wait_for_ranks(call, ready, timeout, self._missing_ranks)
 
+    def finish(self, write: Callable[[list[CollectiveCall]], None]) -> None:
+        super().finish(write)
+        if turns.current_task() is None:
+            turns.wake_stalled()
+
     def missing(self) -> list[int]:
         return [rank.number for rank in self._missing_ranks()]
 
@@ -130,7 +135,7 @@ class ThreadTransport:
         # By the clocks, a rank may have called after the first one's timeout: NCCL would have ended the call by then.
         slot.error = faults.late_error(calls) or faults.early_use_error(calls)
         if slot.error is None:
-            _finish(slot, self._compute)
+            slot.finish(self._compute)
 
     def _connect(self, call: CollectiveCall) -> None:
         """Record that the rank of ``call`` has come to the communicator of its group or pair."""
@@ -222,7 +227,7 @@ class ThreadTransport:
                 for call in calls:
                     free += leave_line(call)
                 if not slot.is_completed():
-                    _finish(slot, self._compute)
+                    slot.finish(self._compute)
             elif send is not None and send.nbytes <= NCCL_BUFFER and first_in_line(send) is send:
                 if _waits_for_gpu([send], partial(self._run_message, slot)):
                     continue
@@ -351,16 +356,3 @@ def _wait_for_calls(_: object) -> None:
     """Wait for all calls of the current rank: NCCL runs them on its own streams, and synchronize() waits for these."""
     if (rank := current_thread_rank()) is not None:
         wait_on_host(rank, lambda: rank.world.transports.flush(rank.number))
-
-
-def _finish(slot: Slot, compute: Callable[[list[CollectiveCall]], None]) -> None:
-    """Compute the results of a complete slot, and release the calls' tensors."""
-    calls = [slot.calls[at] for at in sorted(slot.calls)]
-    slot.finish(lambda: compute(calls))
-    later = [again for call in calls for again in call.memo.get("then", ())]
-    for call in calls:
-        call.release()
-    for again in later:
-        again()
-    if turns.current_task() is None:
-        turns.wake_stalled()

@@ -232,7 +232,7 @@ def test_each_attempt_ends_by_itself_and_says_why(tmp_path):
     for text in "rank 0  has ended; its last call was all_reduce, call 3", "came for the 3rd time":
         assert text in deadlocks[1]
     assert "rank 0  waits for rank 1 in barrier" in deadlocks[2]
-    assert "rank 1  waits for store.wait('never') at train.py:33" in deadlocks[2]
+    assert "rank 1  waits in store.wait('never') at train.py:33" in deadlocks[2]
     assert "rank 1  waits for rank 0 in new_group" in deadlocks[3]
     for rank in range(2):
         assert f"rank {rank}  waits in irecv from rank {1 - rank} [3] float32 at train.py:54" in deadlocks[4]

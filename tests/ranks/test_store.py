@@ -53,6 +53,21 @@ def test_a_wait_ends_when_its_own_time_is_over():
         world.run(work)
 
 
+def test_who_waits_for_a_key_that_nobody_sets_is_told_so():
+    def work(rank):
+        dist.init_process_group("nccl")
+        if rank.number:
+            dist.distributed_c10d._get_default_store().wait(["never"])
+        dist.barrier()
+
+    with World(2) as world, pytest.raises(RanksFailed) as failed:
+        world.run(work)
+    error = failed.value.error
+    assert "rank 1  waits in store.wait('default_pg/0//never') at test_store.py:" in str(error)
+    assert "The keys in the store are never set" in str(error)
+    assert [(wait.call, wait.waits_for) for wait in error.waits.ranks] == [("barrier", (1,)), ("store.wait", ())]
+
+
 def test_a_store_that_only_cpp_holds_is_still_there():
     def work(rank):
         store = dist.PrefixStore("mine", dist.TCPStore("localhost", 1234, 2, rank.number == 0))

@@ -406,5 +406,4 @@ class _RelayedSlot(Slot):
         sender.at = found.get("source", 0)
         self.calls = {0: sender, 1: call}
         pairs = list(zip(call.outputs, found.get("values", ()), strict=False))
-        self.finish(lambda: semantics.write_outputs(pairs))
-        call.release()
+        self.finish(lambda _: semantics.write_outputs(pairs))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from torch.distributed import DistBackendError
+from torch.distributed import DistBackendError, DistStoreError
 
 from labkit.base.language import say, series
 from labkit.base.texts import texts_beside
@@ -123,6 +123,8 @@ def wait_graph(standings: Sequence[RankState]) -> WaitForGraph:
 def _wait(one: RankState, standings: Sequence[RankState]) -> Wait:
     call = one.call
     if call is not None:
+        if call.is_of_store:
+            return Wait(one.rank, "waits", call.kind, place=call.short_place)
         awaited = missing_ranks(call, standings)
         return Wait(one.rank, "waits", call.kind, awaited, describe_group(call), call.seq, call.short_place)
     if one.what:
@@ -174,8 +176,9 @@ def _describe_state(one: RankState, standings: Sequence[RankState]) -> str:
     call, last = one.call, one.last
     if one.reads:
         return _describe_state(replace(one, reads=""), standings) + _TEXTS["reads"](place=one.reads)
-    if call is not None and call.is_message:
-        return _TEXTS["message"](what=describe_call(call), place=call.short_place)
+    if call is not None and (call.is_message or call.is_of_store):
+        what = f"{call.kind}({call.group})" if call.is_of_store else describe_call(call)
+        return _TEXTS["message"](what=what, place=call.short_place)
     if call is not None:
         awaited = missing_ranks(call, standings)
         whom = format_ranks(awaited) if awaited else _TEXTS["others"]
@@ -203,6 +206,8 @@ _Cause = tuple[str, dict[str, object]]
 def _find_cause(standings: Sequence[RankState]) -> _Cause:
     calls = [one.call for one in standings if one.call is not None]
     others = [one for one in standings if one.what]
+    if any(call.is_of_store for call in calls):
+        return "keys_never_set", {}
     if others and not calls:
         return "own_things", {}
     if others:
@@ -318,6 +323,12 @@ def late_error(calls: Sequence[CollectiveCall]) -> DistBackendError | None:
     end = first.arrived + first.timeout.total_seconds()
     away = [call.rank for call in calls if call.arrived > end]
     return timeout_error(first, first.timeout, away) if away else None
+
+
+def store_timeout_error(keys: Iterable[str], timeout: timedelta) -> DistStoreError:
+    """Return the error of a store's function that has waited for ``keys`` (c10d/TCPStore.cpp, doWait)."""
+    ms = int(timeout.total_seconds() * 1000)
+    return DistStoreError(f"wait timeout after {ms}ms, keys: {', '.join(keys)}")
 
 
 def timeout_error(call: CollectiveCall, timeout: timedelta, ranks: Iterable[int] = ()) -> DistBackendError:
