@@ -51,7 +51,9 @@ def ranks_magic(line: str, cell: str | None = None) -> object:
         words = shlex.split(line)
         if any(word.partition("=")[0] in ("--rank", "--ranks") for word in words):
             en = "every rank runs the cell: for some ranks only, begin it with `if rank in (0, 2):`"
-            raise wrong(en=en, zh="单元格由所有 rank 运行；只让部分 rank 运行，就用 `if rank in (0, 2):` 开头")
+            raise wrong(
+                en=en, zh="单元格由所有 rank 运行；只让部分 rank 运行，就用 `if rank in (0, 2):` 开头"
+            )
         with localize_argparse():
             asked = parser.parse_args(words)
         if asked.help:

@@ -68,7 +68,6 @@ def _launch(options: Any, given: set[str]) -> int:
     """Start the nodes of this computer."""
     from torch.distributed.run import parse_min_max_nnodes
 
-
     nodes = parse_min_max_nnodes(options.nnodes)[1]
     elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
     if not elsewhere and not options.standalone and "--master-port" not in given:
