@@ -24,8 +24,8 @@ FOLDERS = tuple(str(HOME / name) + os.sep for name in PACKAGES)
 _HIDDEN = tuple(folder for folder in FOLDERS if not folder.endswith(f"labkit_content{os.sep}"))
 # The engine is ordinary PyTorch and no part of the simulation: tracebacks show its frames, as they show torch's.
 SHOWN = f"{FOLDERS[0]}engine{os.sep}"
-# Python's modules that call functions of torch and of labkit: as threads, and as context managers.
-_CALLERS = ("threading", "contextlib")
+# Modules that call functions of torch and of labkit: as threads, as context managers, and where torch says deprecated.
+_CALLERS = ("threading", "contextlib", "typing_extensions", "warnings")
 
 
 def is_our_module(name: object) -> bool:
