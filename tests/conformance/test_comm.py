@@ -148,20 +148,6 @@ def test_a_dimension_that_is_not_there_is_refused_in_torchs_words():
         comm.gather([x.sum(), x.sum()], 0)
 
 
-def test_memory_formats_survive():
-    x = torch.randn(8, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    pieces = comm.scatter(x, (0, 1))
-    assert all(piece.is_contiguous(memory_format=torch.channels_last) for piece in pieces)
-    assert comm.gather(pieces).is_contiguous(memory_format=torch.channels_last)
-
-
-def test_gather_keeps_channels_last_if_all_pieces_have_it():
-    last = torch.ones(2, 3, 4, 4, device="cuda:0").contiguous(memory_format=torch.channels_last)
-    assert comm.gather([last, last.to("cuda:1")]).is_contiguous(memory_format=torch.channels_last)
-    mixed = comm.gather([last, torch.ones(2, 3, 4, 4, device="cuda:1")])
-    assert mixed.is_contiguous()
-
-
 def test_coalesced_copies_are_contiguous_and_travel_in_chunks():
     tensors = [
         torch.ones(3, 2, device="cuda:0").t(),

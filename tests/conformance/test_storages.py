@@ -8,18 +8,6 @@ pytestmark = pytest.mark.usefixtures("gpus")
 CUDA1 = torch.device("cuda:1")
 
 
-def test_out_arguments():
-    a = torch.ones(3, device=CUDA1)
-    out = torch.empty(3, device=CUDA1)
-    assert torch.add(a, a, out=out).device == CUDA1
-    with pytest.raises(
-        RuntimeError, match="found at least two devices, cuda:0 and cuda:1!|cuda:1 and cuda:0!"
-    ):
-        torch.add(a, a, out=torch.empty(3, device="cuda:0"))
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        torch.mm(torch.ones(2, 2, device=CUDA1), torch.ones(2, 2, device=CUDA1), out=torch.empty(2, 2))
-
-
 def test_data_and_set():
     layer = nn.Linear(2, 2)
     layer.weight.data = torch.ones(2, 2, device=CUDA1)
@@ -61,14 +49,6 @@ def test_a_storage_that_grows_is_counted_anew():
     assert torch.cuda.memory_allocated(1) == 0
 
 
-def test_storages_know_their_device():
-    x = torch.ones(4, device=CUDA1)
-    assert x.untyped_storage().device == CUDA1
-    assert x.untyped_storage().is_cuda
-    assert x.untyped_storage().cpu().device == torch.device("cpu")
-    assert x.untyped_storage().cuda(0).device == torch.device("cuda:0")
-
-
 def test_packed_sequences_on_a_gpu():
     rnn = nn.LSTM(3, 4, batch_first=True).to(CUDA1)
     x, lengths = torch.randn(3, 5, 3, device=CUDA1), torch.tensor([5, 3, 2])
@@ -80,17 +60,6 @@ def test_packed_sequences_on_a_gpu():
     assert found.tolist() == [5, 3, 2]
     padded.sum().backward()
     assert rnn.weight_ih_l0.grad.device == CUDA1
-
-
-def test_sparse_and_complex():
-    sparse = torch.eye(3).to_sparse().to(CUDA1)
-    assert (sparse @ torch.ones(3, 3, device=CUDA1)).device == CUDA1
-    assert sparse.coalesce().indices().device == CUDA1
-    assert sparse.to_dense().cpu().sum() == 3
-    wave = torch.fft.fft(torch.ones(4, device=CUDA1))
-    assert (wave.device, wave.real.device, wave.is_complex()) == (CUDA1, CUDA1, True)
-    rows = torch.eye(3).to_sparse_csr().to(CUDA1)
-    assert rows.crow_indices().device == CUDA1
 
 
 def test_a_file_from_a_bigger_machine(tmp_path):

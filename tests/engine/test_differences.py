@@ -1,6 +1,5 @@
 """Where the engine is clearer than PyTorch on purpose; each case with what PyTorch does."""
 
-import dataclasses
 import re
 import warnings
 from pathlib import Path
@@ -36,13 +35,6 @@ def both(function):
     return nn.DataParallel(module), labkit.DataParallel(module)
 
 
-def test_rows_are_never_dropped_silently():
-    theirs, ours = both(lambda x, y: x)
-    assert len(theirs(torch.ones(8, 1), torch.ones(2, 1))) == 4  # half of the 8 rows are gone
-    with pytest.raises(ValueError, match="input 0 has 8 rows, so 4 pieces; input 1 has 2 rows, so 2 pieces"):
-        ours(torch.ones(8, 1), torch.ones(2, 1))
-
-
 def test_a_short_keyword_is_named():
     theirs, ours = both(lambda x, mask: x)
     with pytest.raises(
@@ -70,18 +62,6 @@ def test_dicts_that_differ_name_the_key():
         ours(torch.ones(8, 1))
 
 
-def test_dataclass_outputs_are_gathered():
-    @dataclasses.dataclass
-    class Out:
-        y: torch.Tensor
-        extra: dict
-
-    _, ours = both(lambda x: Out(x, {"twice": x * 2}))
-    found = ours(torch.arange(8.0)[:, None])
-    assert found.y.flatten().tolist() == list(range(8))
-    assert found.extra["twice"].shape == (8, 1)
-
-
 def test_a_failure_tells_replica_device_shapes_and_the_original_traceback():
     def fail(x):
         if x.device.index in (1, 3):
@@ -95,12 +75,6 @@ def test_a_failure_tells_replica_device_shapes_and_the_original_traceback():
     assert "given input 0: [2, 5]" in text
     assert "in fail" in text
     assert "Failed too:\n  replica 3 on cuda:3: ValueError: bad luck on 3" in text
-
-
-def test_the_misplaced_parameter_is_named():
-    model = nn.Sequential(nn.Linear(2, 2).cuda(0), nn.Linear(2, 2).cuda(1))
-    with pytest.raises(RuntimeError, match=r"found one of them on device: cuda:1 \('1.weight'\)"):
-        labkit.DataParallel(model)(torch.ones(8, 2))
 
 
 def test_the_misplaced_buffer_is_named():

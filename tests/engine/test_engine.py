@@ -38,14 +38,6 @@ def test_double_backward(gpus):
         assert torch.equal(one, other)
 
 
-def test_without_gradients(gpus):
-    model, x = nn.Linear(5, 2).cuda(), torch.randn(4, 5)
-    with torch.no_grad():
-        assert torch.equal(theirs.DataParallel(model)(x), labkit.DataParallel(model)(x))
-    with torch.inference_mode():
-        assert labkit.DataParallel(model)(x).is_inference()
-
-
 def test_the_verbs_have_pytorchs_signatures(gpus):
     model, x = nn.Linear(5, 2).cuda(), torch.randn(6, 5)
     for package in (theirs, ours):

@@ -48,70 +48,6 @@ def line(function, text):
 # Calls that do not fit.
 
 
-def other_kind(n):
-    if n != 1:
-        dist.barrier()
-    dist.all_reduce(vector())
-
-
-def other_shape(n):
-    dist.all_reduce(vector(3 + n))
-
-
-def other_dtype(n):
-    dist.broadcast(vector(dtype=torch.int64 if n else torch.float32), 0)
-
-
-def other_op(n):
-    dist.all_reduce(vector(), op=dist.ReduceOp.MAX if n else dist.ReduceOp.SUM)
-
-
-def other_root(n):
-    dist.broadcast(vector(), src=min(n, 1))
-
-
-def other_pieces(n):
-    dist.all_gather([vector(2) for _ in range(3)], vector(2)) if n else dist.all_gather(
-        [vector(2), vector(3), vector(2)], vector(2)
-    )
-
-
-def other_rows(n):
-    splits = {"output_split_sizes": [1, 1, 2], "input_split_sizes": [2, 1, 1]} if n else {}
-    dist.all_to_all_single(vector(4 if n else 3), vector(4 if n else 3), **splits)
-
-
-def wider_rows(n):
-    width = 2 if n else 3
-    x = torch.ones(3, width, device="cuda")
-    dist.all_to_all_single(torch.ones(3, width, device="cuda"), x, [1, 1, 1], [1, 1, 1])
-
-
-def other_message(n):
-    if n == 0:
-        dist.send(vector(3), 1)
-    elif n == 1:
-        dist.recv(vector(4), 0)
-
-
-@pytest.mark.parametrize(("program", "said"), [
-    (other_kind, ["barrier", "all_reduce SUM [3] float32", "skipped a call"]),
-    (other_shape, ["[3] float32", "[4] float32", "sizes differ", "drop_last"]),
-    (other_dtype, ["[3] float32", "[3] int64", "types differ"]), (other_op, ["SUM", "MAX", "op="]),
-    (other_root, ["from rank 0", "from rank 1", "root"]), (other_pieces, ["does not fit the other's tensor"]),
-    (other_rows, ["does not fit the other's tensor"]),
-    (wider_rows, ["does not fit the other's tensor", "[3, 2] float32", "[3, 3] float32"]),
-    (other_message, ["[3] float32", "[4] float32", "receiver"]),
-])  # fmt: skip
-def test_calls_that_do_not_fit_are_shown_side_by_side(program, said):
-    error = failing(program).error
-    assert isinstance(error, faults.Mismatch)
-    for word in said:
-        assert word in str(error)
-    assert "test_faults.py:" in str(error)
-    assert f" in {program.__name__}" in str(error)
-
-
 def test_a_call_that_nobody_waits_for_is_refused_too():
     def program(n):
         dist.all_reduce(vector(3 + n), async_op=True)
@@ -153,18 +89,6 @@ def test_unequal_numbers_of_batches():
     assert "Join" in text
     assert line(program, ".backward()") in text
     assert "OpType=ALLREDUCE, NumelIn=360600, NumelOut=360600, Timeout(ms)=600000)" in text
-
-
-def test_a_collective_that_only_rank_0_calls():
-    def program(n):
-        dist.all_reduce(vector())
-        if n == 0:
-            dist.all_gather_object([None] * 3, "metrics")
-
-    text = str(failing(program).error)
-    assert "ranks 1, 2 never came to this line (`all_gather_object`), rank 0 did" in text
-    assert line(program, "all_gather_object") in text
-    assert "if rank == 0:" in text
 
 
 def test_one_call_more_is_no_matter_of_shapes():
@@ -404,19 +328,6 @@ def test_the_same_program_fails_with_the_same_words_again():
 
 
 # A rank that raises, interrupts, leaves.
-
-
-@pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
-def test_a_rank_that_dies_names_itself(kind):
-    def program(n):
-        if n == 1:
-            raise kind("gone")
-        dist.barrier()
-
-    error = failing(program)
-    assert error.rank == 1
-    assert isinstance(error.error, kind)
-    assert list(error.errors) == [1]
 
 
 # Several ranks on one GPU; ranks that come too late.
