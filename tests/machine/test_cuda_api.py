@@ -118,23 +118,6 @@ def test_virtual_times_repeat():
     assert measure() == measure()
 
 
-def test_random_numbers_belong_to_the_device():
-    torch.manual_seed(3)
-    first = torch.rand(4, device="cuda:0")
-    second = torch.rand(4, device="cuda:0")
-    other = torch.rand(4, device="cuda:1")
-    assert torch.equal(first.cpu(), other.cpu())  # the same seed on each GPU, as CUDA
-    assert not torch.equal(first, second)
-    host = torch.get_rng_state()
-    dropped = nn.functional.dropout(torch.ones(100, device="cuda:1"))
-    assert torch.equal(torch.get_rng_state(), host)  # the host's generator was left alone
-    assert 0 < int((dropped == 0).sum()) < 100
-    state = torch.cuda.get_rng_state(1)
-    again = torch.rand(2, device="cuda:1")
-    torch.cuda.set_rng_state(state, 1)
-    assert torch.equal(torch.rand(2, device="cuda:1"), again)
-
-
 def test_generators_belong_to_a_kind_of_device():
     mine, host = torch.Generator("cuda:1").manual_seed(1), torch.Generator()
     for call in (
@@ -166,23 +149,6 @@ def test_profilers_and_ranges_run(capfd):
     handles = [torch.cuda.nvtx.range_start("b") for _ in range(2)]
     assert handles[0] != handles[1]
     assert "Failed" not in capfd.readouterr().err
-
-
-def test_a_fork_that_follows_the_first_use_is_refused():
-    def tell(queue):
-        try:
-            queue.put(str(torch.ones(1, device="cuda:1").device))
-        except RuntimeError as error:
-            queue.put(str(error))
-
-    context = torch.multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
-    for expected in ("cuda:1", "Cannot re-initialize CUDA in forked subprocess. To use CUDA with"):
-        child = context.Process(target=tell, args=(answers,))
-        child.start()
-        assert answers.get().startswith(expected)
-        child.join()
-        torch.ones(1, device="cuda")  # used, though nothing is left of it
 
 
 def test_autocast_casts_on_gpus_only():

@@ -187,22 +187,6 @@ def test_save_and_load():
         assert found.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("option", [{}, {"foreach": True}, {"fused": True}])
-def test_optimizers(option):
-    layer = nn.Linear(3, 2).cuda(1)
-    other = nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW([*layer.parameters(), *other.parameters()], **option)
-    before = layer.weight.detach().clone()
-    layer(torch.ones(4, 3, device=CUDA1)).sum().backward()
-    other(torch.ones(4, 3)).sum().backward()
-    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-    optimizer.step()
-    assert layer.weight.grad.device == CUDA1
-    assert layer.weight.device == CUDA1
-    assert not torch.equal(layer.weight, before)
-    assert optimizer.state[layer.weight]["exp_avg"].device == CUDA1
-
-
 def test_optimizer_state_must_be_where_its_parameter_is():
     layer = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(layer.parameters())

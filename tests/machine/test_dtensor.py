@@ -2,10 +2,8 @@
 
 import io
 import subprocess
-import sys
 import textwrap
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -79,34 +77,8 @@ def test_shapes_are_found_once_for_all_threads_and_anew_for_other_numbers(mesh, 
     assert all(shape == local for _, shape, local in found[0])
 
 
-def test_dtensor_is_looked_after_when_it_comes_later(gpus, monkeypatch):
-    import torch.distributed.tensor  # so that its modules are there
-
-    class Dispatcher:
-        sharding_propagator = SimpleNamespace(op_strategy_funcs={}, op_to_schema_info={})
-
-        @staticmethod
-        def redistribute_local_args():
-            return torch.zeros(1, device="cuda:1").device
-
-    tracker = sys.modules["torch.distributed.tensor._random"].OffsetBasedRNGTracker
-    monkeypatch.setattr(tracker, "__new__", tracker.__new__)
-    schemas, name = sys.modules["torch.distributed.tensor._op_schema"], "_rebuild_tensor_from_dtensor_meta"
-    monkeypatch.setattr(schemas, name, getattr(schemas, name))
-    shapes, name = (
-        torch.distributed.tensor._sharding_prop.ShardingPropagator,
-        "_propagate_tensor_meta_non_cached",
-    )
-    monkeypatch.setattr(shapes, name, getattr(shapes, name))
-    names = {"__module__": "torch.distributed.tensor._api", "_op_dispatcher": Dispatcher()}
-    before = Dispatcher.redistribute_local_args
-    dtensors.class_made(type("DTensor", (), names))
-    assert Dispatcher.redistribute_local_args is not before
-    assert Dispatcher.redistribute_local_args() == CUDA1
-
-
-def test_collectives_that_are_functions_give_what_is_on_the_gpu_though_torch_is_asked_for_them_later():
-    # A process of its own: torch registers their autograd in Python when it is first asked for them.
+def test_what_torch_imports_while_the_machine_is_in_use_is_on_the_gpu_too():
+    # A process of its own: torch registers the autograd of collectives in Python when it is first asked for them.
     script = """
         import torch, torch.distributed as dist
         import labkit
@@ -119,13 +91,18 @@ def test_collectives_that_are_functions_give_what_is_on_the_gpu_though_torch_is_
         x = torch.ones(4, device="cuda")
         summed = functional.all_reduce(x, "sum", dist.group.WORLD)
         print(summed.device, summed.wait().device, (summed + 1).device, functional.wait_tensor(summed).device)
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        mesh = dist.device_mesh.init_device_mesh("cuda", (1,))
+        sharded = distribute_tensor(x, mesh, [Shard(0)])
+        print((sharded + 1).to_local().device, sharded.sum().to_local().device, sharded.full_tensor().device)
         dist.destroy_process_group()
     """
     done = subprocess.run(
         [*python(), "-c", textwrap.dedent(script)],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == ["cuda:1"] * 4
+    assert done.stdout.split() == ["cuda:1"] * 7
 
 
 @pytest.mark.parametrize("watched", ["determinism", "a factor on the host"])

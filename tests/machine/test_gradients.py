@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.autograd import Function
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.checkpoint import checkpoint
 
 import labkit
 import simgpu
@@ -120,21 +119,6 @@ def test_functions_get_their_gradients_where_their_outputs_were(apply):
     assert Double.seen == (CUDA0, CUDA1, CUDA1)
     assert a.grad.device == CUDA1
     assert a.grad.unique().tolist() == [2]
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoint(reentrant):
-    layer, a = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Dropout(0.5)).to(CUDA1), leaf(CUDA1)
-    devices = []
-
-    def forward(x):
-        devices.append(x.device)
-        return layer(x)
-
-    checkpoint(forward, a, use_reentrant=reentrant).sum().backward()
-    assert devices == [CUDA1, CUDA1]
-    assert a.grad.device == CUDA1
-    assert layer[0].weight.grad.device == CUDA1
 
 
 def test_saved_tensors_hooks_see_devices():

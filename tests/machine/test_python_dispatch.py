@@ -166,13 +166,6 @@ def test_what_a_mode_makes_is_where_it_says():
     assert host.to(CUDA1).device == CUDA1
 
 
-def test_two_modes_one_above_the_other():
-    with Log() as below, Log() as above:
-        torch.ones(2, device=CUDA1) * torch.ones(2, device=CUDA1)
-    assert below.seen == above.seen
-    assert below.devices() == {CUDA1}
-
-
 def test_a_mode_of_before_counts_on_the_machine_and_is_itself_again_afterwards():
     layer = nn.Linear(3, 4).to(CUDA1)
     with FlopCounterMode(display=False) as counter:
@@ -266,12 +259,6 @@ def test_a_wrapper_that_answers_for_its_device_does_not_end_the_process():
     x = Answering(torch.ones(2, device=CUDA1)).requires_grad_()
     (x * 2).sum().backward()
     assert (x.device, x.grad.device, x.grad.inner.device) == (CUDA1, CUDA1, CUDA1)
-
-
-def test_gradients_through_a_wrapper():
-    x = Wrapper(torch.randn(3, 3, device=CUDA1)).requires_grad_()
-    (x @ x).sum().backward()
-    assert (x.grad.device, x.grad.inner.device) == (CUDA1, CUDA1)
 
 
 def test_a_class_made_while_the_machine_is_in_use_is_one_without_it(gpus):

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import pickle
 import threading
 
 import pytest
@@ -153,14 +152,6 @@ def test_a_draw_like_another_is_where_its_own_device_says():
     assert torch.equal(
         torch.rand_like(zeros()), torch.rand(7, generator=torch.Generator().manual_seed(7)).to("cuda:1")
     )
-
-
-def test_a_generator_that_was_pickled_is_as_far_as_it_was(gpus):
-    generator = torch.Generator("cuda:1").manual_seed(5)
-    torch.rand(3, generator=generator, device="cuda:1")
-    again = pickle.loads(pickle.dumps(generator))
-    assert (again.device, again.initial_seed()) == (generator.device, 5)
-    assert torch.equal(again.get_state(), generator.get_state())
 
 
 def test_a_cloned_generator_is_on_the_same_gpu_and_goes_on_alike():

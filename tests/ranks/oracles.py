@@ -337,30 +337,3 @@ def checkpoint_load(script: ModuleType, rank: int, size: int) -> Values:
     out = {"step": 2, "note": "kept", "weights": weights, "beside": weights}
     out["table"] = table.tensor_split(_ends(4, size), 1)[rank]
     return out | ({"whole": ["0.bias", "0.weight", "2.bias", "2.weight"]} if rank == 0 else {})
-
-
-def language_model(script: ModuleType, rank: int, size: int) -> Values:
-    def trained(dtype: torch.dtype | None) -> Values:
-        torch.manual_seed(1337)
-        for _ in range({None: 0, torch.bfloat16: 1, torch.float16: 2}[dtype]):
-            script.GPT()  # those of the runs before drew numbers too
-        model, losses = script.GPT(), []
-        optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
-        for step in range(script.STEPS):
-            total = 0.0
-            for part in range(script.ACCUMULATE):
-                for r in range(size):
-                    loss = (
-                        model(*script.make_ids(r, step * script.ACCUMULATE + part)) / script.ACCUMULATE / size
-                    )
-                    loss.backward()
-                    total += loss.item()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for group in optimizer.param_groups:
-                group["lr"] = script.learning_rate(step)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(total)
-        return {"losses": losses, "weights": [p.detach() for p in model.parameters()]}
-
-    return {"float32": trained(None), "bfloat16": trained(torch.bfloat16), "float16": trained(torch.float16)}

@@ -848,18 +848,6 @@ def ddp(n):
     fit(DDP(net()), loader, 3, sampler.set_epoch)
 
 
-def accumulating(n):
-    model = DDP(net())
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        for _ in range(3):
-            with model.no_sync():
-                (F.mse_loss(model(torch.randn(2, 4).cuda()), torch.zeros(2, 3).cuda()) / 4).backward()
-        (F.mse_loss(model(torch.randn(2, 4).cuda()), torch.zeros(2, 3).cuda()) / 4).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def tokens(n):
     model, optimizer = with_optimizer(DDP(net()))
     y = torch.tensor([0, 1, 2, 0]).cuda()
@@ -869,33 +857,6 @@ def tokens(n):
     loss = F.cross_entropy(model(torch.randn(4, 4).cuda()), y, reduction="sum") * RANKS / total
     loss.backward()
     optimizer.step()
-
-
-def sharded(n):
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).cuda()
-    for layer in (model[0], model[2], model):
-        fsdp.fully_shard(layer)
-    fit(model, sampled()[1])
-
-
-def by_hand(n):
-    model, optimizer = with_optimizer(net())
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.randn(2, 4).cuda()).sum().backward()
-        average(model.parameters())
-        optimizer.step()
-
-
-def two_models(n):
-    maker, critic = DDP(nn.Linear(2, 4).cuda()), DDP(nn.Linear(4, 1).cuda())
-    optimizers = [torch.optim.Adam(model.parameters()) for model in (maker, critic)]
-    for _ in range(2):
-        for at, optimizer in enumerate(optimizers):
-            optimizer.zero_grad()
-            guess = critic(maker(torch.randn(3, 2).cuda()))
-            F.binary_cross_entropy_with_logits(guess, torch.full_like(guess, float(at))).backward()
-            optimizer.step()
 
 
 def evaluated_by_each(n):
@@ -969,7 +930,7 @@ def scaled_for_halves(n):
 
 
 SOUND = [
-    ddp, accumulating, tokens, sharded, by_hand, two_models, evaluated_by_each, synchronised_norm, evaluated_by_all,
+    ddp, tokens, evaluated_by_each, synchronised_norm, evaluated_by_all,
     windows_that_overlap, fewer_rows_than_ranks, weighed_by_hand, two_losses, a_factor_of_its_own, scaled_for_halves,
 ]  # fmt: skip
 
