@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn import functional as F
@@ -53,16 +54,8 @@ def average(parameters, op=dist.ReduceOp.AVG):
         dist.all_reduce(parameter.grad, op=op)
 
 
-class Exchange(torch.autograd.Function):
-    """Rows to the ranks that they are for, and their gradients back."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.empty_like(x)
-        dist.all_to_all_single(y, x.contiguous())
-        return y
-
-    backward = staticmethod(lambda ctx, gradient: Exchange.forward(ctx, gradient))
+def exchange(x):
+    return all_to_all_single_autograd(x, None, None, dist.group.WORLD)
 
 
 class Experts(nn.Module):
@@ -76,9 +69,7 @@ class Experts(nn.Module):
     def forward(self, x):
         gates = self.router(x).softmax(1)
         sent = torch.cat([x * gates[:, at : at + 1] for at in range(RANKS)])
-        return (
-            Exchange.apply(getattr(self, self.called)(Exchange.apply(sent))).unflatten(0, (RANKS, -1)).sum(0)
-        )
+        return exchange(getattr(self, self.called)(exchange(sent))).unflatten(0, (RANKS, -1)).sum(0)
 
 
 # Drift.

@@ -127,13 +127,6 @@ def test_it_ends_well(world, folder, text, capfd):
     assert capfd.readouterr().err.count("ZeroDivisionError") == 2 * ("1/0" in text)
 
 
-def test_each_rank_has_its_main_and_its_modules(world, folder, capfd):
-    (folder / "counts.py").write_text("import os\nvalue = [os.environ['RANK']]\n")
-    run(world, "import counts, sys\ncounts.value.append(sys.argv[1])\nprint(counts.value)", folder, "x")
-    assert capfd.readouterr().out == "['0', 'x']\n['1', 'x']\n"
-    assert "counts" not in sys.modules
-
-
 def test_who_is_ended_says_nothing(world, folder, capfd):
     text = (
         "import atexit, os, torch.distributed as dist\n"

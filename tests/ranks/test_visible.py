@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
-from labkit_ranks.threads.world import RanksFailed, World
+from labkit_ranks.threads.world import World
 
 SCRIPT = """
 import os
@@ -114,12 +114,3 @@ def test_in_a_notebook_a_rank_may_still_choose_though_a_gpu_was_chosen_for_it():
         ranks.execute("import torch\ntorch.ones(1, device=device)")  # now it is in use
         ranks.execute("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'")
         assert ranks[3]["device"].index == 3
-
-
-def test_who_chooses_none_of_its_own_is_told_as_before():
-    def work(rank):
-        dist.init_process_group("nccl")
-        dist.all_reduce(torch.ones(1, device="cuda"))
-
-    with World(2) as world, pytest.raises(RanksFailed, match="both on CUDA device 0"):
-        world.run(work)

@@ -62,22 +62,6 @@ def test_a_sum(world):
     assert world.run(add) == [[6.0, 6.0]] * N
 
 
-def test_every_repeat_is_identical():
-    def draw(rank):
-        begin()
-        torch.manual_seed(rank.number)
-        here, there = torch.randn(3, device="cuda"), torch.randn(3)
-        dist.all_reduce(here)
-        return here.tolist(), there.tolist(), torch.randn(1, device="cuda").item(), torch.rand(1).item()
-
-    runs = []
-    for _ in range(2):
-        with World(N) as made:
-            runs.append(made.run(draw))
-    assert runs[0] == runs[1]
-    assert len({result[2] for result in runs[0]}) == N  # each process has generators of its own
-
-
 def test_a_rank_that_raises_ends_the_others(world):
     ended = []
 
@@ -197,18 +181,6 @@ def test_others_go_on_while_one_sleeps_and_clocks_run_side_by_side(world):
     assert min(after for _, after in clocks) >= max(came for came, _ in clocks)
 
 
-def test_they_begin_anew_after_a_run_that_failed(world):
-    def fail(rank):
-        if begin() == 1:
-            raise KeyError
-        dist.all_reduce(ones(3))
-
-    for _ in range(3):
-        with pytest.raises(RanksFailed):
-            world.run(fail)
-        assert world.run(add) == [[6.0, 6.0]] * N
-
-
 def test_a_place_that_cannot_be_entered_ends_the_run(world, monkeypatch):
     def refuse():
         raise KeyError("no such place")
@@ -251,25 +223,6 @@ def test_nodes_have_gpus_of_their_own():
         assert len(made.machine.gpus) == 2
 
 
-def test_a_trace_has_the_collectives(world):
-    def slow(rank):
-        if rank.number == 3:
-            time.sleep(0.2)
-        dist.all_reduce(ones(2, 3))
-
-    with labkit.record() as trace:
-        world.run(slow)
-    events = trace.only(phase="collective").events
-    assert sorted(event.rank for event in events) == list(range(N))
-    for event in events:
-        assert (event.name, event.sequence, event.ranks, event.last) == ("all_reduce", 1, (0, 1, 2, 3), 3)
-        assert (event.shapes, event.nbytes, event.device) == (((2, 3),), 24, f"cuda:{event.rank}")
-        assert "test_world.py" in event.place
-    waited = {event.rank: event.waited for event in events}
-    assert waited[3] == 0
-    assert min(waited[k] for k in range(3)) > 0.01
-
-
 def test_nothing_is_left_behind():
     threads_before = set(threading.enumerate())
     before = dict(os.environ), dist.distributed_c10d._world, time.sleep
@@ -293,23 +246,6 @@ def test_who_asks_for_what_cannot_be():
         pytest.raises(RanksFailed, match="ranks cannot be started, run or ended by a rank"),
     ):
         world.run(lambda rank: World(2))
-
-
-def test_a_thread_of_a_rank_meets_too(world):
-    def aside(rank):
-        found = []
-
-        def gather():
-            x = torch.full((1,), float(rank.number), device=f"cuda:{rank.number}")
-            dist.all_reduce(x)
-            found.append((x.item(), dist.get_rank()))
-
-        thread = threading.Thread(target=gather)
-        thread.start()
-        thread.join()
-        return found
-
-    assert world.run(aside) == [[(6.0, k)] for k in range(N)]
 
 
 def error_of_a_thread(function, limit=None):
