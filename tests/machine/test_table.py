@@ -1,19 +1,15 @@
 """What is patched stands in one table, and whatever programs do, all of torch is itself again afterwards."""
 
-import ast
 import contextlib
-import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import labkit
-import simgpu
 from labkit.base.ours import PACKAGES
 from labkit.turns.locks import lock_patches
 from simgpu import Machine, machine_in_use
@@ -187,75 +183,3 @@ def test_a_change_outside_the_table_would_be_seen(owner, name, monkeypatch):
     snapshot = Snapshot()
     monkeypatch.setattr(owner, name, None, raising=False)
     assert (where(owner), name) in snapshot.changes()
-
-
-# The attributes that the machine puts on objects of torch and of Python: on what, and the file.
-ATTRIBUTES = {
-    "_labkit_mark": "a storage: the GPU (state/marks.py)",
-    "_labkit_pinned": "a storage: whether it is in pinned memory (state/marks.py)",
-    "_labkit_gpu": "a generator: the GPU for which it was made (state/random.py)",
-    "_labkit_turn": "a thread: its turn among the replicas (state/threads.py)",
-    "_labkit_inputs": "a node of the graph, a module's hook: the GPU of each input (ops/gradients.py)",
-    "_labkit_outputs": "a node of the graph, a module's hook: the GPU of each output (ops/gradients.py)",
-    "_labkit_stream": "a node of the graph: the stream of its forward (ops/gradients.py)",
-    "_labkit_streams": "a module's hook: the streams of its inputs and outputs (features/module_hooks.py)",
-    "_labkit_modes": "a context manager: the modes pushed with it (simgpu/stack.py)",
-    "_labkit_wrapped": "a __torch_dispatch__: it is wrapped already (features/dispatch/classes.py)",
-    "_labkit_libraries": "torch.library: the registrations that replace others (features/dispatch/libraries.py)",
-    "_labkit_kernels": "torch.library: the kernels for half precision (features/kernels/half_precision.py)",
-    "_labkit_attention": "torch.library: the kernels of CUDA's attention (features/attention_kernels.py)",
-    "_labkit_held": "a Reducer: the bytes of its buckets (features/reducers.py)",
-    "_labkit_map": "a Reducer: the bytes of its map of used parameters (features/reducers.py)",
-}
-
-
-def test_the_attributes_that_the_machine_puts_on_others_objects_are_listed():
-    texts = {path: path.read_text("utf-8") for path in Path(simgpu.__file__).parent.rglob("*.py")}
-    written = {name for text in texts.values() for name in re.findall(r"\b_labkit_\w+", text)}
-    assert written == set(ATTRIBUTES)
-    for name, what in ATTRIBUTES.items():
-        files = [file for file in texts if str(file).endswith(tuple(re.findall(r"\w+/\w+\.py", what)))]
-        assert any(name in texts[file] for file in files), name
-
-
-def changing(module):
-    """The names in ``module`` whose values functions change: containers that begin empty, locks, ``global`` ones."""
-    tree = ast.parse(module.read_text("utf-8"))
-    for node in tree.body:
-        value = getattr(node, "value", None)
-        empty = isinstance(value, (ast.Dict, ast.List)) and not getattr(value, value._fields[0])
-        if empty or (isinstance(value, ast.Call) and not value.args and not value.keywords):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            yield from (target.id for target in targets if isinstance(target, ast.Name))
-    yield from (name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
-
-
-# Module variables that change while the program runs, without the registries.
-VALUES = {
-    "machine": {"_opened", "_changing"},
-    "simulation": {"_open"},
-    "state.current_machine": {"_active", "work"},
-    "state.host": {"_looks"},
-    "state.leaves": {"_running", "_waiting"},
-    "ops.gradients": {"_unmoved_gradients"},
-    "torch_api.absent": {"REFUSED"},
-    "features.dispatch.libraries": {"_routed"},
-    "features.sync_and_determinism": {"_here"},
-    "features.kernels.half_precision": {"_here"},
-    "features.compiling": {"_warned"},
-    "features.dtensors": {"_found_shapes"},
-    "features.tensors_without_data": {"_operators", "_shapes"},
-}
-
-
-def test_values_of_the_process_that_change_are_listed():
-    folder = Path(simgpu.__file__).parent
-    registered = {"hooks", "handlers", "rules.functions", "rules.operators"}
-    fixed = {"_KNOWN", "ANYWHERE", "FEATURES", "ENVIRONMENT", "PYTHONPATH"}
-    found = {}
-    for path in folder.rglob("*.py"):
-        module = ".".join(path.relative_to(folder).with_suffix("").parts)
-        names = set(changing(path)) - fixed
-        if names and module not in registered:
-            found[module] = names
-    assert found == VALUES

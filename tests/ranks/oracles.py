@@ -91,44 +91,6 @@ def objects(script: ModuleType, rank: int, size: int) -> Values:
     }  # fmt: skip
 
 
-def functional(script: ModuleType, rank: int, size: int) -> Values:
-    ranks, mine = range(size), script.mine
-    total, weights = sum(mine(r) for r in ranks), sum(range(1, size + 1))
-    gathered = torch.cat([mine(r) for r in ranks])
-    across = torch.tensor([float(10 * r + 1 + rank) for r in ranks])
-    by_rank = torch.arange(1.0, size + 1)
-    return {
-        "all_reduce": total,
-        "all_reduce avg": total / size,
-        "untouched": mine(rank),
-        "all_gather_tensor": gathered,
-        "all_gather_tensor columns": gathered[None],
-        "reduce_scatter_tensor": sum(mine(r, size) for r in ranks)[rank : rank + 1],
-        "all_to_all_single": across,
-        "broadcast": mine(size - 1),
-        "permute_tensor": mine((rank - 1) % size),
-        "all_reduce_coalesced": [total, 2 * total],
-        "all_gather_coalesced": [gathered, torch.cat([mine(r)[:2] for r in ranks])],
-        # Each rank's loss weighs rank + 1: what comes back is the sum over ranks of what each made of this rank's part.
-        "autograd all_gather_tensor": gathered,
-        "autograd all_gather_tensor backward": torch.full((4,), float(weights)),
-        "autograd reduce_scatter_tensor": sum(mine(r, 2 * size) for r in ranks).chunk(size)[rank],
-        "autograd reduce_scatter_tensor backward": by_rank.repeat_interleave(2),
-        "autograd all_to_all_single": across,
-        "autograd all_to_all_single backward": by_rank,
-        "nn all_reduce": total,
-        "nn all_reduce backward": torch.full((4,), float(weights)),
-        "nn all_gather": torch.stack([mine(r) for r in ranks]),
-        "nn all_gather backward": torch.full((4,), float(weights)),
-        "nn broadcast": mine(0),
-        "nn broadcast backward": torch.full((4,), float(weights) if rank == 0 else 0.0),
-        "nn reduce_scatter": total * (rank + 1),
-        "nn reduce_scatter backward": torch.full((4,), float(sum((r + 1) ** 2 for r in ranks))),
-        "nn all_to_all_single": across,
-        "nn all_to_all_single backward": by_rank,
-    }
-
-
 # Training, by one model on the joined batch.
 
 
@@ -201,35 +163,6 @@ def ddp_uneven(script: ModuleType, rank: int, size: int) -> Values:
     judge(maker(torch.cat([rows(r) for r in ranks]))).square().mean().backward()
     out["maker"] = [p.grad for p in maker.parameters()]
     out["logging"] = {"world_size": size, "backend_name": "nccl", "rank": rank}
-    return out
-
-
-def zero(script: ModuleType, rank: int, size: int) -> Values:
-    out: Values = {}
-    for name, of, options in (
-        ("adam", torch.optim.Adam, {"lr": 0.01}),
-        ("sgd", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-        ("adam as buckets", torch.optim.Adam, {"lr": 0.01}),
-    ):
-        model = script.make_model()
-        optimizer = of(model.parameters(), **options)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-        for step in range(script.STEPS):
-            optimizer.zero_grad()
-            model(torch.cat([script.make_rows(r, step) for r in range(size)])).square().mean().backward()
-            optimizer.step()
-            schedule.step()
-        out[name] = [w.detach() for w in model.state_dict().values()]
-        state, key = (
-            optimizer.state_dict()["state"],
-            "momentum_buffer" if of is torch.optim.SGD else "exp_avg",
-        )
-        if rank == 0:
-            out[f"{name}, consolidated"] = [state[k][key] for k in sorted(state)]
-        out[f"{name}, elements held"] = sum(
-            t.numel() for held in state.values() for t in held.values() if t.dim() > 0
-        )
-    out["joined alike"] = True
     return out
 
 

@@ -318,12 +318,6 @@ def test_the_same_program_fails_with_the_same_words_again():
     assert str(failing(program).error) == str(failing(program).error)
 
 
-# A rank that raises, interrupts, leaves.
-
-
-# Several ranks on one GPU; ranks that come too late.
-
-
 def test_a_rank_that_comes_after_the_timeout():
     def program(rank):
         torch.cuda.set_device(rank.local)

@@ -33,7 +33,7 @@ NAMES = sorted(
 
 # These take their time: DTensor works out anew in each rank how each operator is to be cut.
 LONG = "fsdp1", "fsdp2"
-REPEATED = "asynchronous", "ddp_uneven", "objects", "zero"
+REPEATED = "asynchronous", "ddp_uneven", "objects"
 
 
 def run(name, folder, size, *arguments):
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_one_world_is_loaded_by_another(before, after, tmp_path)
 
 
 # The transport between processes runs the same collectives: these scripts between them use all that it does itself.
-OTHER_WAY = "asynchronous", "collectives", "objects", "point_to_point", "zero"
+OTHER_WAY = "asynchronous", "collectives", "objects", "point_to_point"
 
 
 @pytest.fixture(scope="module")

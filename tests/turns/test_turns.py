@@ -1,6 +1,5 @@
 """Taking turns without a machine: who runs when, meetings, deadlocks, and that nobody is left behind."""
 
-import ast
 import asyncio
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import pytest
 from jupyter_core.utils import run_sync
@@ -367,22 +365,6 @@ def test_the_context_is_entered_where_the_thread_is_not_the_callers():
     )
     assert len(threads) == 1
     assert threads != [caller]
-
-
-def test_no_clock_takes_part():
-    """The only use of the time is the end of a wait that the user asked for."""
-    readers = set()
-    for path in Path(turns.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
-        names = [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
-        assert not {"time", "datetime"} & set(names)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "time":
-                assert [alias.name for alias in node.names] == ["monotonic"]
-            elif isinstance(node, ast.FunctionDef):
-                used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-                readers |= {node.name} if "monotonic" in used else set()
-    assert readers == {"wait", "sleep"}  # both from the user's timeout alone
 
 
 def test_one_whose_thread_cannot_be_started_fails_and_the_next_goes_on():
