@@ -115,10 +115,8 @@ def test_the_future_of_an_all_gather_has_one_tensor_as_nccls_has(on_ranks):
     assert on_ranks(work) == [([0, 1], [[0, 5], [1, 5]])] * 2
 
 
-def test_hooks_of_ddp_that_are_built_in():
+def test_hooks_of_ddp_that_are_built_in(on_ranks):
     def work(rank):
-        dist.init_process_group("nccl")
-        torch.cuda.set_device(rank.local)
         alone = [dist.new_group([number]) for number in range(2)][rank.number]
         found = []
         for kind in (dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS):
@@ -133,11 +131,10 @@ def test_hooks_of_ddp_that_are_built_in():
     def half(value):
         return torch.tensor(value).half().item()
 
-    with World(2) as world:
-        for number, found in enumerate(world.run(work)):
-            mine = torch.tensor(1 / 3 + number).item()
-            halves = half(half(1 / 3) / 2 + half(half(4 / 3) / 2))
-            assert found == [pytest.approx(5 / 6), mine, halves, half(mine)]
+    for number, found in enumerate(on_ranks(work)):
+        mine = torch.tensor(1 / 3 + number).item()
+        halves = half(half(1 / 3) / 2 + half(half(4 / 3) / 2))
+        assert found == [pytest.approx(5 / 6), mine, halves, half(mine)]
 
 
 @pytest.mark.parametrize("poll", ["add", "check", "num_keys"])
