@@ -9,16 +9,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from inspect import getattr_static
-from types import ModuleType
 from typing import Any, NamedTuple
-
-from .language import wrong
-from .ours import PACKAGES
 
 _ABSENT = object()
 # Two tables may name one owner: threads putting both in at once would each save half of the other's changes.
@@ -28,32 +23,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
     )
-
-
-# A recording may patch the engine, which is ordinary PyTorch and no part of the simulation.
-_OURS = re.compile(rf"(?!labkit(\.engine(\..*)?)?$)({'|'.join(PACKAGES)})\b.*")
-
-
-def is_ours_to_change(owner: object) -> bool:
-    """Whether ``owner`` is a module or a class of labkit's, which must be changed instead of patched.
-
-    Classes that replace torch's have torch's names; their functions tell the module.
-    """
-    name = owner.__name__ if isinstance(owner, ModuleType) else ""
-    if isinstance(owner, type):
-        made: Any = vars(owner).get("__init__")
-        own = getattr(made, "__qualname__", "") == f"{owner.__name__}.__init__"  # none assigned later
-        name = str(getattr(made, "__module__", "")) if own else owner.__module__
-    return _OURS.fullmatch(name) is not None
-
-
-def _refuse_ours(owner: object, name: str) -> None:
-    if is_ours_to_change(owner):
-        raise wrong(
-            TypeError,
-            en=f"a patch of {name} on {owner!r}, which is labkit's own: add a hook there, or pass an object in",
-            zh=f"{owner!r} 是 labkit 自己的代码，不能给它的 {name} 打补丁：请在那里加一个钩子，或者传入一个对象",
-        )
 
 
 class Patch(NamedTuple):
@@ -84,7 +53,7 @@ class Patches:
     table   makes the patches. It is called each time that they are put in, and has made all of them before the first
             is put in, so that each is made from the attribute as it was.
 
-    Putting it in raises TypeError where an owner is labkit's own: a reader of its code would not see what it does.
+    No owner is labkit's own, but for the engine's (a test checks): a reader of its code would not see what it does.
     """
 
     def __init__(self, table: Callable[[], Iterable[Patch]]) -> None:
@@ -98,7 +67,6 @@ class Patches:
             if not self._users:
                 try:
                     for owner, name, value in list(self._table()):
-                        _refuse_ours(owner, name)
                         # vars(), not getattr(): an inherited attribute must be deleted again, not copied down.
                         before = Patch(owner, name, vars(owner).get(name, _ABSENT))
                         setattr(owner, name, value)
