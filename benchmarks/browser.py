@@ -19,7 +19,6 @@ EXPLORERS = {
     "ShapesExplorer(gpus=8, rows=64)": 2,
     "TimelineExplorer(rows=64, gpus=8)": 2,
     "MemoryExplorer(rows=64, gpus=8)": 0,
-    "ScalingExplorer(rows=64)": 0,
 }
 # Milliseconds between a key going down and the first frame after the picture has changed, one for each key.
 WATCH = """index => {

@@ -19,7 +19,6 @@ MOVES = (
     (labkit.ShapesExplorer(rows=128, gpus=8), "batch_dim", (1, 2)),
     (labkit.TimelineExplorer(rows=128, gpus=8), "moment", (50, 51)),
     (labkit.MemoryExplorer(rows=128, gpus=8), "rows", (127, 128)),
-    (labkit.ScalingExplorer(rows=128, doublings=12), "rows", (127, 128)),
 )
 
 

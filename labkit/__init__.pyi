@@ -44,10 +44,8 @@ from .base.language import get_language as get_language
 from .base.language import set_language as set_language
 from .cost import PROFILES as PROFILES
 from .cost import Hardware as Hardware
-from .cost import Scaling as Scaling
 from .cost import Step as Step
 from .cost import Workload as Workload
-from .cost import predict_scaling as predict_scaling
 from .cost.hardware import Accelerator as Accelerator
 from .cost.plan import Forecast as Forecast
 from .cost.plan import forecast as forecast
@@ -64,7 +62,6 @@ from .explore.explorer import Explorer as Explorer
 from .explore.explorers import CallExplorer as CallExplorer
 from .explore.explorers import MemoryExplorer as MemoryExplorer
 from .explore.explorers import RingExplorer as RingExplorer
-from .explore.explorers import ScalingExplorer as ScalingExplorer
 from .explore.explorers import ShapesExplorer as ShapesExplorer
 from .explore.explorers import SplitExplorer as SplitExplorer
 from .explore.explorers import TimelineExplorer as TimelineExplorer
@@ -97,7 +94,6 @@ from .view.draw import draw_batches as draw_batches
 from .view.draw import draw_flow as draw_flow
 from .view.draw import draw_memory as draw_memory
 from .view.draw import draw_placement as draw_placement
-from .view.draw import draw_scaling as draw_scaling
 from .view.draw import draw_shapes as draw_shapes
 from .view.draw import draw_split as draw_split
 from .view.draw import draw_timeline as draw_timeline

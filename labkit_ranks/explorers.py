@@ -13,7 +13,6 @@ from labkit.cost.published import GPT2, GPT2_GRADIENTS
 from labkit.cost.settings import Plan
 from labkit.cost.sizes import MODELS
 from labkit.explore.explorer import Explorer
-from labkit.explore.explorers import LinkedExplorer
 from labkit.plans.buckets import BUCKET, FIRST, MIB, buckets
 from labkit.plans.shards import Shards
 from labkit.view.picture import Picture
@@ -62,7 +61,7 @@ class WorldExplorer(Explorer):
         return world_picture(self.nodes, self.per_node, self.chosen_by)
 
 
-class BucketExplorer(LinkedExplorer):
+class BucketExplorer(Explorer):
     """A step of GPT-2 under DDP: gradients sent alone, in buckets of ``megabytes`` (1 to 500), and in a single bucket.
 
     rows        1 to 16, of 1,024 tokens, on each of 2 to the ``doublings`` (0 to 8) GPUs.
@@ -74,6 +73,7 @@ class BucketExplorer(LinkedExplorer):
     """
 
     limits = {"megabytes": (1, 500), "rows": (1, 16), "doublings": (0, 8)}
+    choices = {"link": tuple(PROFILES)}
     unfolds = "megabytes"
     powers = ("doublings",)
     labels = {"rows": "rows-per-gpu"}
@@ -81,7 +81,19 @@ class BucketExplorer(LinkedExplorer):
     def __init__(
         self, megabytes: int = 25, rows: int = 1, doublings: int | None = None, link: str = "v100-nvlink"
     ) -> None:
-        super().__init__(doublings, 5, link=link, megabytes=megabytes, rows=rows)
+        self._state = {"link": link}  # first: it limits the number of GPUs
+        usual = min(5, self.span("doublings")[1]) if doublings is None else doublings
+        super().__init__(link=link, megabytes=megabytes, rows=rows, doublings=usual)
+
+    def span(self, name: str) -> tuple[int, int]:
+        least, most = super().span(name)
+        hardware = PROFILES.get(self._state["link"])
+        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
+            return least, most
+        return least, min(most, hardware.machine_size.bit_length() - 1)
+
+    def option_labels(self, name: str) -> dict[str, str]:
+        return {key: profile.name for key, profile in PROFILES.items()}
 
     def steps(self) -> dict[str, Overlap]:
         """Return the step of each lane, by the lane's name: one by one, buckets, one bucket."""

@@ -360,7 +360,7 @@ def test_what_only_running_can_tell_is_listed():
     ("simgpu.state.gpu", "from ..torch_api.cuda import CudaFunctions"),
     ("labkit.view.split", "from labkit.engine import scatter"),
     ("labkit.trace.events", "from ..engine import scatter"),
-    ("labkit.cost.step", "from ..view import draw_scaling"),
+    ("labkit.cost.step", "from ..view import draw_timeline"),
     ("labkit.plans.split", "from ..trace import events"),
     ("labkit.engine.gather", "if TYPE_CHECKING:\n    from simgpu import Machine"),
     ("labkit.engine.gather", "sys.modules.get('simgpu.machine')"),

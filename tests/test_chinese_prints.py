@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import nn
 
 import labkit
-from labkit.cost.hardware import PROFILES
 from labkit.cost.sizes import MODELS
 from labkit.plans.footprint import Occupancy, data_parallel_memory
 from labkit.plans.ring import ring_all_reduce, star_all_reduce
@@ -72,7 +71,6 @@ SHOWN = {
     "Plans": lambda: [labkit.plan(MODELS["8B"], gpus=8, batch=64),
                       labkit.plan(MODELS["70B"], gpus=2, batch=2)],
     "WaitForGraph": lambda: [WAITS],
-    "Scaling": lambda: [labkit.predict_scaling(labkit.Workload(0.01, 100), next(iter(PROFILES.values())))],
 }  # fmt: skip
 
 

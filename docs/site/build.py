@@ -50,17 +50,17 @@ REFERENCE = (
     ),
     (
         "What a step costs", "一步的代价",
-        "plan Plans ScriptPlan RankPlan forecast Forecast Plan Sizes Accelerator predict_scaling Scaling Step "
+        "plan Plans ScriptPlan RankPlan forecast Forecast Plan Sizes Accelerator Step "
         "Workload Hardware PROFILES",
     ),
     (
         "Pictures", "图",
-        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory draw_scaling "
+        "draw_split draw_placement draw_batches draw_flow draw_shapes draw_timeline draw_memory "
         "draw_all_reduce draw_waits",
     ),
     (
         "Explorers", "探索器",
-        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer ScalingExplorer "
+        "Explorer SplitExplorer CallExplorer ShapesExplorer TimelineExplorer MemoryExplorer "
         "RingExplorer BucketExplorer PipelineExplorer MeshExplorer WorldExplorer "
         "ShardingExplorer SlicesExplorer RecomputeExplorer ContextExplorer PlanExplorer ExpertExplorer",
     ),

@@ -3,9 +3,6 @@
 from .hardware import PROFILES as PROFILES
 from .hardware import Hardware as Hardware
 from .hardware import all_reduce_seconds as all_reduce_seconds
-from .scaling import Scaling as Scaling
-from .scaling import doublings as doublings
-from .scaling import predict_scaling as predict_scaling
 from .step import Overlap as Overlap
 from .step import Step as Step
 from .step import Workload as Workload

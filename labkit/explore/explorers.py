@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..base.numbers import instance
-from ..cost import PROFILES, Hardware, Workload, doublings, predict_scaling, step_trace
-from ..cost.published import BERT, RESNET50
+from ..cost import PROFILES, Hardware, Workload, step_trace
+from ..cost.published import RESNET50
 from ..plans.footprint import OPTIMIZERS, million_parameters
 from ..plans.ring import Ring
 from ..plans.split import split
 from ..trace.trace import Trace
 from ..view.picture import Picture
 from ..view.pictures.call_flow import STEPS, flow_picture
-from ..view.pictures.charts import scaling_picture
 from ..view.pictures.lanes import memory_picture, split_picture
 from ..view.pictures.ring_steps import all_reduce_picture
 from ..view.pictures.shape_blocks import shapes_picture
@@ -73,28 +72,6 @@ class RingExplorer(Explorer):
         return all_reduce_picture(Ring(self.ranks, min(self.step, self.span("step")[1])))
 
 
-class LinkedExplorer(Explorer):
-    """Base of explorers with a menu of links: on one machine, the number of GPUs is limited to its size."""
-
-    choices = {"link": tuple(PROFILES)}
-    powers = ("doublings",)
-
-    def __init__(self, doublings: int | None, usual: int, **state: int | str) -> None:
-        self._state = state  # the links first: they limit the number of GPUs
-        most = min(usual, self.span("doublings")[1])
-        super().__init__(**state, doublings=most if doublings is None else doublings)
-
-    def span(self, name: str) -> tuple[int, int]:
-        least, most = super().span(name)
-        hardware = PROFILES.get(self._state["link"])
-        if name != "doublings" or hardware is None or hardware.network_bandwidth is not None:
-            return least, most
-        return least, min(most, hardware.machine_size.bit_length() - 1)
-
-    def option_labels(self, name: str) -> dict[str, str]:
-        return {key: profile.name for key, profile in PROFILES.items()}
-
-
 class ShapesExplorer(Explorer):
     """An output whose batch of ``rows`` rows (1 to 128) is on dimension ``batch_dim``, made on ``gpus`` GPUs.
 
@@ -143,31 +120,6 @@ class MemoryExplorer(Explorer):
             self.rows, self.gpus, self.parameters, self.optimizer, running=self.moment == "running", **self._sizes
         )  # fmt: skip
         return memory_picture(memory)
-
-
-class ScalingExplorer(LinkedExplorer):
-    """Steps with ``rows`` rows (1 to 128) on each of 1, 2, 4, … GPUs, ``doublings`` (0 to 12) times twice as many.
-
-    parameters   millions of them, 1 to 1,000, in float32.
-    link         how the GPUs are joined: a name in ``labkit.PROFILES``. Where it is one machine, GPUs end with it.
-    work         what else a step computes and moves: by default BERT-base.
-    """
-
-    limits = {"rows": (1, 128), "parameters": (1, 1000), "doublings": (0, 12)}  # to 4,096 GPUs
-    unfolds = "rows"
-    labels = {"rows": "rows-per-gpu"}
-
-    def __init__(
-        self, rows: int = 32, parameters: int = 110, doublings: int | None = None, link: str = "v100-nvlink",
-        *, work: Workload = BERT,
-    ) -> None:  # fmt: skip
-        self._work = instance("work", work, Workload)
-        super().__init__(doublings, 6, link=link, rows=rows, parameters=parameters)
-
-    def make_picture(self) -> Picture:
-        work = replace(self._work, parameter_bytes=4_000_000 * self.parameters)
-        found = predict_scaling(work, PROFILES[self.link], doublings(self.doublings), rows=self.rows)
-        return scaling_picture(found)
 
 
 class TimelineExplorer(Explorer):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.extras import need
 from ..base.numbers import MOST_GPUS, instance, integer, must
-from ..cost import Scaling
 from ..plans.batches import Batches, batches
 from ..plans.footprint import Footprint, Footprints, Occupancy
 from ..plans.placement import Placement
@@ -24,7 +23,7 @@ from . import picture_registry
 from .page import timeline_of
 from .picture import Picture
 from .pictures.call_flow import flow_picture
-from .pictures.charts import curves_picture, scaling_picture
+from .pictures.charts import curves_picture
 from .pictures.lanes import batches_picture, inputs_picture, memory_picture, occupancy_picture, split_picture
 from .pictures.memory_time import memory_time_picture
 from .pictures.placement_lanes import placement_picture
@@ -47,7 +46,6 @@ _SHOWN: dict[type, Callable[[Any], Picture]] = {
     Trace: lambda trace: timeline_of(trace).picture(trace),
     Call: flow_picture,
     MemoryTimeline: memory_time_picture,
-    Scaling: scaling_picture,
     Curves: curves_picture,
     Cut: inputs_picture,
 }
@@ -168,13 +166,3 @@ def draw_timeline(data: Trace, *, ax: Axes | None = None) -> Axes:
     """
     instance("data", data, Trace, "labkit.record()")
     return draw(lambda: timeline_of(data).picture(data), ax)
-
-
-def draw_scaling(data: Scaling, *, ax: Axes | None = None) -> Axes:
-    """Draw a prediction of :func:`labkit.predict_scaling`; returns the matplotlib Axes.
-
-    data   seconds of a step for each number of GPUs.
-    ax     the Axes to draw into; a new figure if not given.
-    """
-    instance("data", data, Scaling, "labkit.predict_scaling")
-    return draw(lambda: scaling_picture(data), ax)

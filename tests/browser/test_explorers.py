@@ -17,14 +17,12 @@ EXPLORERS = {
     "shapes": ("ShapesExplorer(batch_dim=0, gpus=8)", 0, "✓ [32, 65, 5530]", "✗ [520, 4, 5530]"),
     "timeline": ("TimelineExplorer(rows=32, gpus=8, moment=50)", 2, "16.5 ms", "16.8 ms"),
     "memory": ("MemoryExplorer(rows=100, gpus=8)", 1, "cuda:7", "cuda:8"),
-    "scaling": ("ScalingExplorer(doublings=6)", 2, "64", "128"),
     "ring": ("RingExplorer(ranks=8, step=2)", 1, "0.25 / 1.75", "0.375 / 1.75"),
 }  # fmt: skip
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
     "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"), "memory": ("optimizer", "优化器状态"),
-    "scaling": ("efficiency", "效率"), "ring": ("rank 0", "环形"), "star": ("rank 0", "星形"),
     "race": ("star", "星形"),
 }  # fmt: skip
 HIDDEN = "e => e.scrollWidth - e.clientWidth"
@@ -246,7 +244,6 @@ def test_an_exported_page_moves_without_a_kernel(warm_kernels, browser, shot, tm
 def test_sliders_without_a_kernel_begin_below_one_another_and_have_their_value_beside_them(browser, language):
     explorers = (
         labkit.MemoryExplorer(parameters=1000), labkit.MeshExplorer(), labkit.PlanExplorer(),
-        labkit.ScalingExplorer(),
     )  # fmt: skip
     page = browser.new_page(viewport={"width": 1000, "height": 900})
     try:

@@ -13,7 +13,6 @@ from labkit.cost import (
     data_parallel_step,
     ddp_step,
     perfect_step,
-    predict_scaling,
     step_trace,
 )
 from labkit.cost.published import BERT, FIGURES, GPT2, RESNET50
@@ -145,16 +144,6 @@ def test_the_trace_of_a_step_has_every_copy_with_its_bytes_and_time():
     assert told("replicate", "backward") == [("cuda:0", f"cuda:{k}", 10**8, 0.1501, 0.103) for k in (1, 2, 3)]
 
 
-def test_scaling_knows_its_limits():
-    found = predict_scaling(BERT, PROFILES["v100-dlperf"], (1, 8, 16, 4096))
-    known = [seconds is not None for seconds in found.seconds["data_parallel"]]
-    assert known == [True, True, False, False]  # a machine has 8 GPUs
-    assert found.efficiency("perfect") == (1, 1, 1, 1)
-    assert found.seconds["perfect"][1] == pytest.approx(32 / 119.6)
-    assert found.efficiency("ddp")[1] > 0.9 > found.efficiency("ddp")[2]
-    assert repr(found).startswith("32 rows per GPU on V100, NVLink, 100 Gb Ethernet; DDP on GPUs 1: 276 ms")
-
-
 @pytest.mark.parametrize(("call", "error", "text"), [
     (lambda: Workload(-1, 3), ValueError, "seconds_per_row must be at least 0, got -1"),
     (lambda: Workload("1", 3), TypeError, "seconds_per_row must be a number, got '1'"),
@@ -163,12 +152,6 @@ def test_scaling_knows_its_limits():
     (lambda: Hardware("x", 1, 1, latency=-1), ValueError, "latency must be at least 0, got -1"),
     (lambda: Hardware("x", 1, "1"), TypeError, "reduce_bandwidth must be a number, got '1'"),
     (lambda: data_parallel_step(BERT, NVLINK, 9, 9), ValueError, "gpus must be at most 8, the GPUs of one"),
-    (lambda: predict_scaling(BERT, NVLINK, ()), ValueError, "counts must be at least one number of GPUs"),
-    (lambda: predict_scaling(BERT, NVLINK, rows=0), ValueError, "rows must be at least 1, got 0"),
-    (lambda: predict_scaling(BERT, NVLINK, (1, 0)), ValueError, "counts must be at least 1, got 0"),
-    (lambda: predict_scaling(BERT, NVLINK, (1, 2.5)), TypeError, "counts must be a whole number, got 2.5"),
-    (lambda: predict_scaling(BERT, NVLINK, 8), ValueError,
-     "counts must be at least one number of GPUs, got 8"),
     (lambda: Workload(float("nan"), 3), ValueError, "seconds_per_row must be at least 0, got nan"),
     (lambda: Hardware("x", 1, 1, machine_size=True), TypeError, "machine_size must be a number, got True"),
 ])  # fmt: skip
@@ -177,6 +160,9 @@ def test_bad_input_is_refused(call, error, text):
         call()
 
 
-def test_doublings_begin_with_one_gpu():
-    assert labkit.cost.doublings(0) == (1,)
-    assert labkit.cost.doublings(3) == (1, 2, 4, 8)
+def test_where_there_is_no_network_gpus_end_with_the_machine():
+    assert all_reduce_seconds(1000, PROFILES["titan-pcie"], 2) > 0
+    with pytest.raises(ValueError, match=r"gpus must be at most 2, the GPUs of 2 × TITAN RTX, PCIe,"):
+        all_reduce_seconds(1000, PROFILES["titan-pcie"], 4)
+    with pytest.raises(ValueError, match="which has no network, got 16"):
+        all_reduce_seconds(1000, Hardware("mine", 1e9, 1e9), 16)

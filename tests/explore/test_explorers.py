@@ -32,7 +32,6 @@ MOVES = [
     ("ContextExplorer", {"doublings": 2}, "layout", "zig-zag", "100% of it work"),
     ("RecomputeExplorer", {"layers": 36, "kept": 1}, "every", 6, "peak 11 "),
     ("BucketExplorer", {}, "megabytes", 100, "100 MB"),
-    ("ScalingExplorer", {}, "link", "h200", "H200, NVLink, 8 × 400 Gb"),
     ("ExpertExplorer", {"skew": 2}, "capacity", 100, "dropped"),
     ("WorldExplorer", {"per_node": 3}, "chosen_by", "RANK", "cuda:5 ?</text>"),
 ]
@@ -76,19 +75,19 @@ def test_every_state_at_its_ends_can_be_drawn(name, language, sound):
 
 
 def test_gpus_end_with_the_machine_where_there_is_no_network():
-    explorer = labkit.ScalingExplorer()
-    assert explorer.doublings == 6
+    explorer = labkit.BucketExplorer()
+    assert explorer.doublings == 5
     explorer.link = "titan-pcie"  # two GPUs, and no way to more
     assert explorer.doublings == 1
     assert explorer._controls["doublings"].options[-1] == ("2", 1)  # a slider shows GPUs, not the exponent
     with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 2"):
         explorer.doublings = 2
     explorer.link = "h200"
-    explorer.doublings = 10
-    assert explorer._controls["doublings"].label == "1024"
-    assert labkit.ScalingExplorer(link="titan-nvlink").doublings == 1
+    explorer.doublings = 8
+    assert explorer._controls["doublings"].label == "256"
+    assert labkit.BucketExplorer(link="titan-nvlink").doublings == 1
     with pytest.raises(ValueError, match="doublings must be from 0 to 1, got 5"):
-        labkit.ScalingExplorer(doublings=5, link="titan-nvlink")
+        labkit.BucketExplorer(doublings=5, link="titan-nvlink")
 
 
 @pytest.mark.parametrize(("make", "error", "text"), [
@@ -96,13 +95,12 @@ def test_gpus_end_with_the_machine_where_there_is_no_network():
     (lambda: labkit.CallExplorer(gpus=1), ValueError, "gpus must be from 2 to 64, got 1"),
     (lambda: labkit.ShapesExplorer(batch_dim=3), ValueError, "batch_dim must be from 0 to 2, got 3"),
     (lambda: labkit.MemoryExplorer(optimizer="Lion"), ValueError, "must be one of 'SGD', .*, got 'Lion'"),
-    (lambda: labkit.ScalingExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
+    (lambda: labkit.SplitExplorer(rows="x"), TypeError, "rows must be a whole number, got 'x'"),
     (lambda: labkit.TimelineExplorer(gpus=65), ValueError, "gpus must be from 1 to 64, got 65"),
     (lambda: labkit.SplitExplorer(rows=True), TypeError, "rows must be a whole number, got True"),
     (lambda: labkit.TimelineExplorer("run"), TypeError, r"trace must be a Trace, got 'run' \(str\)"),
     (lambda: labkit.TimelineExplorer(hardware="h200"), TypeError, "hardware must be a Hardware, got 'h200'"),
     (lambda: labkit.TimelineExplorer(work=None), TypeError, "work must be a Workload, got None"),
-    (lambda: labkit.ScalingExplorer(work=5), TypeError, r"work must be a Workload, got 5 \(int\)"),
 ])  # fmt: skip
 def test_bad_state_is_refused(make, error, text):
     with pytest.raises(error, match=text):

@@ -5,7 +5,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 import labkit
-from labkit import cost
 from labkit.plans.footprint import Footprint
 from labkit.view.palette import colour
 from labkit.view.pictures.ring_steps import all_reduce_picture
@@ -23,8 +22,6 @@ DRAWN = [
     (lambda **ax: labkit.draw_shapes((65, 32, 5530), 2, batch_dim=1, **ax), "✗ [130, 16, 5530], not [65, 32, 5530]",
      "batch cuda:1", []),
     (lambda **ax: labkit.draw_memory([Footprint(3, 2, 1), Footprint(1)], **ax), "cuda:1", "cuda:1 weights", [1]),
-    (lambda **ax: labkit.draw_scaling(cost.predict_scaling(cost.published.BERT, cost.PROFILES["h200"]), **ax),
-     "efficiency, % of perfect", "none", []),
 ]  # fmt: skip
 
 
@@ -54,9 +51,7 @@ def test_every_box_and_arrow_is_painted():
 @pytest.mark.parametrize(("call", "text"), [
     (lambda: labkit.draw_timeline("x"), "data must be what labkit.record"),
     (lambda: labkit.draw_memory(None), "data must be what labkit.data_parallel_memory gives, got None"),
-    (lambda: labkit.draw_scaling(5), "data must be what labkit.predict_scaling gives, got 5"),
     (lambda: labkit.draw_split(10, 2, ax="q"), "ax must be a matplotlib Axes, got 'q'"),
-    (lambda: cost.predict_scaling(5, 5), "work must be a Workload, got 5"),
 ])  # fmt: skip
 def test_the_argument_is_named(call, text):
     with pytest.raises(TypeError, match=text):

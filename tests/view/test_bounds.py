@@ -6,13 +6,10 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cost import PROFILES, predict_scaling
-from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
 from labkit.view.pictures.call_flow import flow_picture
-from labkit.view.pictures.charts import scaling_picture
 from labkit.view.pictures.lanes import batches_picture, memory_picture, occupancy_picture, split_picture
 from labkit.view.pictures.ring_steps import all_reduce_picture
 from labkit.view.pictures.shape_blocks import shapes_picture
@@ -37,7 +34,6 @@ def steps(gpus, times):
 MEMORY = labkit.data_parallel_memory(
     3000, 1024, weights=2**30, activations=2**28, outputs=2**20, optimizer=2**31, capacity=2**30
 )
-SCALING = predict_scaling(BERT, PROFILES["h200"], range(1, 5001))
 # What is shown, its picture, and what is said of that which is not drawn.
 CASES = [
     (labkit.split(10, 1024), split_picture, "cuda:10–cuda:1023: 1014 GPUs idle", "1014 块 GPU 空闲"),
@@ -51,7 +47,6 @@ CASES = [
     (labkit.ring_all_reduce(1024, 700), all_reduce_picture, "1016 more ranks", "还有 1016 个 rank"),
     (MEMORY, memory_picture, "GPUs, at most 2.75 GiB each, 988 too much", "最多各占 2.75 GiB，其中 988 块超出"),
     (Occupancy((2**20,) * 1024, (2**34,) * 1024), occupancy_picture, "GPUs, 1009 MiB in use", "共用去 1009 MiB"),
-    (SCALING, scaling_picture, "(123 of 5000 counts)", "5000 个中画出 123 个"),
     (steps(8, 4000), timeline_picture, "(each bar sums 64.5 µs)", "每 64.5 µs 累加成一段"),
     (steps(200, 20), timeline_picture, "cuda:39 – cuda:195: 157 more devices", "还有 157 个设备"),
     (labkit.split(3000, 1024), flow_picture, "994 more GPUs with [3, 5] each", "还有 994 块 GPU，各得 [3, 5]"),

@@ -8,15 +8,13 @@ import torch
 from torch import nn
 
 import labkit
-from labkit.cost import PROFILES, predict_scaling
-from labkit.cost.published import BERT, GPT2
 from labkit.plans.footprint import Occupancy
 from labkit.plans.shapes import Cut
 from labkit.plans.shards import Shards
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
 from labkit.view.pictures.call_flow import STEPS, flow_picture
-from labkit.view.pictures.charts import curves_picture, scaling_picture
+from labkit.view.pictures.charts import curves_picture
 from labkit.view.pictures.lanes import (
     batches_picture,
     inputs_picture,
@@ -125,11 +123,6 @@ def timelines():
 
 
 def charts():
-    for hardware in PROFILES.values():
-        for counts in [(1,), (1, 2, 4, 8), (1, 3, 64), range(1, 65), [2**k for k in range(13)]]:
-            joined = [n for n in counts if n <= hardware.machine_size or hardware.network_bandwidth]
-            for work in (BERT, GPT2):
-                yield scaling_picture(predict_scaling(work, hardware, joined))
     same = [1.37, 0.65, 0.5]
     for losses in [
         {"one_gpu": same, "data_parallel": same, "mean_of_means": [1.37, 0.8, 0.78]}, {"mine": [0.0]},

@@ -6,8 +6,6 @@ import pytest
 
 import labkit
 from labkit.base.language import using
-from labkit.cost import PROFILES, predict_scaling
-from labkit.cost.published import BERT
 from labkit.plans.footprint import Occupancy
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
@@ -39,8 +37,6 @@ SHOWN = [
     (labkit.data_parallel_memory(8, 4, weights=GIB, optimizer=2 * GIB, capacity=4 * GIB),
      "cuda:0 holds 5 GiB, every other GPU at most 2 GiB; 1 of 4 would run out", "4 块 GPU 中有 1 块显存不够"),
     (Occupancy((GIB, 0), (4 * GIB, 4 * GIB)), "2 simulated GPUs, 1 GiB in use.", "2 块模拟 GPU，显存共用去 1 GiB。"),
-    (predict_scaling(BERT, PROFILES["v100-dlperf"], (4, 16)), "takes 267.6 ms a step; DDP reaches 78% of that",
-     "DDP 达到其吞吐量的 78%，DataParallel 则不能跨机器"),
     (STEP, "3 events on 3 devices in 4 ms; the busiest GPU computes for 75% of it; 1,500 bytes", "历时 4 ms"),
     (timeline_picture(STEP, 0.0015), "At 1.5 ms: compute (cuda:0, cuda:1).", None),
     (flow_picture(labkit.split(10, 3)), "[10, 5] on cuda:0 is scattered to 3 GPUs; the replicas' outputs are gathered "

@@ -1,4 +1,4 @@
-"""Charts of values against a count (of GPUs, of steps): scaling, losses.
+"""Charts of values against a count (of GPUs, of steps), such as losses.
 
 Lines differ by dashes, marks and a name at their end.
 """
@@ -12,11 +12,9 @@ from math import ceil, floor, log2, log10
 from typing import Any
 
 from ...base.language import say
-from ...base.units import duration, time_unit
-from ...cost import Scaling
 from ...trace.curves import Curves
 from ..captions import caption
-from ..layout import group_neighbours, legend, move, text_width
+from ..layout import legend, move, text_width
 from ..palette import CPU
 from ..picture import NARROW, WIDTH, Box, Label, Line, Picture, Sketch
 
@@ -32,9 +30,6 @@ _MARK, _NAME = 7.0, 10.5
 _LABEL = 13.0
 # Width for names at the ends of lines.
 _ROOM = 90.0
-# The most counts drawn.
-_MOST_COUNTS = 128
-_TIMES = {"s": "秒", "ms": "毫秒", "µs": "微秒"}
 # Names of trainings to translate; others are shown as given.
 _NAMED = ("one_gpu", "data_parallel", "mean_of_means")
 # Looks by order, so that overlapping curves can all be seen.
@@ -288,45 +283,6 @@ def nice(value: float) -> float:
     while power * 10 < value:
         power *= 10
     return next(power * step for step in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10, 12) if power * step >= value)
-
-
-def scaling_picture(found: Scaling) -> Picture:
-    """Draw two charts: the time of a step on the left, efficiency on the right."""
-    # Draw the last of each group, and the first count of all.
-    shown = sorted({0, *(group[-1] for group in group_neighbours(len(found.counts), _MOST_COUNTS))})
-    counts = [found.counts[n] for n in shown]
-    some = ["some"] if len(counts) < len(found.counts) else []
-    under = caption("scaling", "counts", *some, shown=len(counts), all=len(found.counts))
-    share = say(en="efficiency, % of perfect", zh="效率（占理想的百分比）")
-    seconds = {way: [found.seconds[way][n] for n in shown] for way in ("perfect", "ddp", "data_parallel")}
-    longest = max(s for values in seconds.values() for s in values if s is not None)
-    scale, unit = time_unit(longest)
-    title = say(en=f"training step, {unit}", zh=f"每个训练步（{_TIMES[unit]}）")
-    time = Axis(title, nice(longest * scale or 1.0), "{:.4g}".format, f"{{:.4g}} {unit}".format)
-
-    def values(way: str) -> list[list[float | None]]:
-        shares = found.efficiency(way)
-        return [[s and s * scale for s in seconds[way]], [shares[n] for n in shown]]
-
-    ours = "data_parallel"
-    perfect, short = say(en="perfect scaling", zh="理想扩展"), say(en="perfect", zh="理想")
-    curves = (
-        Curve("perfect", perfect, short, values("perfect"), dashed=True),
-        Curve("ddp", "DistributedDataParallel", "DDP", values("ddp"), mark="disc"),
-        Curve(ours, "DataParallel", "DataParallel", values(ours), strong=True, mark="square"),
-    )
-    axes = (time, Axis(share, 1.0, "{:.0%}".format, "{:.1%}".format))
-    return charts_picture(curves, axes, Counts(counts, under), found.hardware, _scaling_in_words(found))
-
-
-def _scaling_in_words(found: Scaling) -> str:
-    """Describe the prediction for the most GPUs."""
-    count, perfect = found.counts[-1], found.seconds["perfect"][-1] or 0.0
-    ddp, last = found.efficiency("ddp")[-1], found.efficiency("data_parallel")[-1]
-    text = caption("scaling", rows=found.rows, gpus=count, time=duration(perfect, digits=4), ddp=ddp)
-    if last is None:
-        return text + say(en=", DataParallel cannot leave one machine.", zh="，DataParallel 则不能跨机器。")
-    return text + say(en=f", DataParallel {last:.0%}.", zh=f"，DataParallel 达到 {last:.0%}。")
 
 
 def curves_picture(found: Curves) -> Picture:
