@@ -69,7 +69,7 @@ labkit_ranks.planning        | base cost trace view labkit_ranks.pictures simgpu
 labkit_ranks                 | base plans cost explore view simgpu labkit_ranks.plans labkit_ranks.pictures
 
 cost                         | base plans trace
-view                         | base plans trace cost
+view                         | base plans trace
 explore                      | base plans trace cost view
 labkit_diagnose              | base plans simgpu
 labkit_ranks.diagnosis       | base turns labkit_diagnose simgpu.handlers labkit_ranks.calls labkit_ranks.rank labkit_ranks.group labkit_ranks.threads labkit_ranks.torchrun simgpu
