@@ -1,8 +1,10 @@
-"""Repairs of the ten broken models as learners write them: other right ones, and wrong ones with the hint they get."""
+"""Repairs of the ten models and ten scripts as learners write them: right ones, and wrong ones with their hint."""
 
 # ruff: noqa: F401  # the attempts use what is imported here
 import copy
+import inspect
 import json
+import linecache
 import re
 from pathlib import Path
 from random import Random
@@ -16,8 +18,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from labkit.base.language import using
 from labkit_content.broken import models, repaired
 from labkit_content.broken.judging import judge
+from labkit_content.hung import repaired as repaired_scripts
+from labkit_content.hung import scripts
+from labkit_content.hung.judging import replace_source
 from labkit_content.repairs import problems, score
-from labkit_course import Progress, glossary, hint, progress, repair
+from labkit_course import Progress, glossary, hint, repair
+from tools.author import sync
 
 pytestmark = pytest.mark.usefixtures("own_progress")
 
@@ -61,7 +67,7 @@ def by_row(losses, real):
     return losses.sum(dim=1), real.sum(dim=1)
 
 
-def attempts():
+def repairs_of_models():
     """Of repairs_of_models.txt: (model, the attempt, hint or "right", points)."""
     names = globals().copy()
     text = (Path(__file__).parent / "repairs_of_models.txt").read_text("utf-8")
@@ -75,39 +81,105 @@ def attempts():
         yield name, attempt, id, int(points)
 
 
-# What the broken models themselves are told.
+def repairs_of_scripts():
+    """Of repairs_of_scripts.txt: (script, the attempt, hint or "right", points)."""
+    for block in (Path(__file__).parent / "repairs_of_scripts.txt").read_text("utf-8").split("\n%% ")[1:]:
+        head, *lines = block.rstrip().splitlines()
+        name, of, id, points = head.split()
+        source = inspect.getsource(getattr({"broken": scripts, "repaired": repaired_scripts}[of], name))
+        for part in "\n".join(lines).split("\n@\n"):
+            old, new = ("".join(f"{line[2:]}\n" for line in part.splitlines() if line[0] == sign) for sign in "-+")
+            assert source.count(old) == 1, (head, old)
+            source = source.replace(old, new)
+        broken = getattr(scripts, name)
+        yield name, replace_source(broken, (inspect.getsource(broken), source)), id, int(points)
+
+
+# The hints that the broken models and scripts themselves get.
 BROKEN = {
     "tagger": "own_length", "typist": "state_cut", "photos": "channels", "pairs": "own_piece", "roads": "roads_cut",
     "clicks": "flat", "words": "mean_of_means", "experts": "plain_list", "waves": "first_come", "surprise": "lost",
+    "validate": "still_some", "teams": "own_lists", "shift": "all_send", "finish": "still_uneven", "score": "ordinal",
+    "accumulate": "every_pass", "defer": "every_pass", "shard": "unmoved", "scale": "both", "denoise": "same_noise",
 }  # fmt: skip
-PROBLEMS = problems("09")
-NAMES = list(PROBLEMS)
-ATTEMPTS = list(attempts())
+MODELS, SCRIPTS = problems("09"), problems("19")
+PROBLEMS = MODELS | SCRIPTS
+ATTEMPTS = [*repairs_of_models(), *repairs_of_scripts()]
 WRONG = [one for one in ATTEMPTS if one[2] != "right"]
 RIGHT = [one for one in ATTEMPTS if one[2] == "right"]
 
 
-def test_every_model_has_typical_wrong_repairs():
-    for name in NAMES:
+def judged(name, attempt, seed):
+    problem = PROBLEMS[name]
+    return judge(problem, attempt, Random(seed)) if name in MODELS else problem.judge(attempt, Random(seed))
+
+
+def named(attempts):
+    return [f"{name}-{id}" for name, _, id, _ in attempts]
+
+
+def test_there_are_twice_ten_for_a_hundred_points_and_typical_wrong_repairs_of_each():
+    assert len(MODELS) == len(SCRIPTS) == len(BROKEN) // 2 == 10
+    assert sum(score.COSTS) == 10
+    for name in PROBLEMS:
         assert sum(one[0] == name for one in WRONG) >= 3
 
 
-@pytest.mark.parametrize(("name", "model", "_", "points"), RIGHT)
-def test_a_right_repair_gets_all_points_whatever_is_drawn(name, model, _, points):
-    for seed in (0, 1):  # the reference repair: test_broken.py
-        assert judge(PROBLEMS[name], model, Random(seed)) == (points, None)
+@pytest.mark.parametrize(("name", "attempt", "_", "points"), RIGHT, ids=named(RIGHT))
+def test_a_right_repair_gets_all_points_whatever_is_drawn(name, attempt, _, points):
+    for seed in (0, 1):  # the reference repair: the end of the ladder, below
+        assert judged(name, attempt, seed) == (points, None)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_broken_model_gets_no_points(name):
-    found = judge(PROBLEMS[name], PROBLEMS[name].broken, Random(0))
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_broken_gets_no_points(name):
+    found = judged(name, PROBLEMS[name].broken, 0)
     assert (found.points, found.hint.id) == (0, BROKEN[name])
 
 
-@pytest.mark.parametrize(("name", "model", "id", "points"), WRONG)
-def test_a_wrong_repair_gets_the_hint_for_its_misconception(name, model, id, points):
-    found = judge(PROBLEMS[name], model, Random(len(id)))
-    assert (found.points, found.hint.id) == (points, id)
+@pytest.mark.parametrize(("name", "attempt", "id", "points"), WRONG, ids=named(WRONG))
+def test_a_wrong_repair_gets_the_hint_for_its_misconception_in_both_languages(name, attempt, id, points):
+    found = judged(name, attempt, len(id))
+    assert (found.points, found.hint and found.hint.id) == (points, id), found.hint
+    english, chinese = (text.partition("\n```")[0] for text in (found.hint.en, found.hint.zh))
+    assert re.search("[一-鿿]", chinese)
+    assert glossary.problems(english, chinese) == []
+
+
+def cells(lesson):
+    root = Path(__file__).parents[2] / "notebooks"
+    return {cell.id: cell.source for cell in sync.read(root, "en", lesson).cells}
+
+
+CELLS = {name: cells("09_broken" if name in MODELS else "19_hung") for name in PROBLEMS}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_notebook_shows_what_is_judged(name):
+    source = inspect.getsource(PROBLEMS[name].broken).rstrip()
+    assert CELLS[name][f"{name}-class"] == source
+    assert CELLS[name][name] == f'repair("{name}", {PROBLEMS[name].broken.__name__})'
+    assert name in SCRIPTS or 9 <= len(source.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_ladder_ends_in_code_that_is_right_and_is_in_both_languages(name):
+    problem = PROBLEMS[name]
+    told = [problem.texts[name] for name in ("symptom", "where", "cure", "why")]
+    assert len(told) == len(score.COSTS)
+    for text in told:
+        assert re.search("[一-鿿]", text.zh)
+        assert glossary.problems(text.en, text.zh) == []
+    assert repr(hint(name, 4)).count("\n") >= 5
+    assert hint(name, 4)._repr_html_().count("<li>") == 4
+    # (As it is shown, below what is broken and in the notebook's own names, its source as Python finds that of a cell.)
+    code = f"<cell {len(linecache.cache)}>"
+    linecache.cache[code] = 1, None, problem.source().splitlines(keepends=True), code
+    made = {"__name__": "__main__"}
+    exec(re.split("import labkit|from labkit", CELLS[name]["begin"])[0], made)
+    exec(CELLS[name][f"{name}-class"], made)
+    exec(compile(problem.source(), code, "exec"), made)
+    assert judged(name, made["Repaired" if name in MODELS else problem.broken.__name__], 7) == (10, None)
 
 
 def test_a_repair_that_only_threads_could_break_is_right_with_a_doubt(language):
@@ -118,18 +190,6 @@ def test_a_repair_that_only_threads_could_break_is_right_with_a_doubt(language):
     assert [one.right for one in shown.values()] == [True, True]
     doubt = PROBLEMS["waves"].texts["overwritten"].in_language(language)
     assert [repr(one).endswith(doubt) for one in shown.values()] == [False, True]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_hint_is_in_both_languages(name):
-    *_, (model, id) = (one[1:3] for one in WRONG if one[0] == name)
-    found = {}
-    for language in ("en", "zh"):
-        with using(language):
-            found[language] = judge(PROBLEMS[name], model, Random(1)).hint
-    assert (found["en"].id, found["zh"].id) == (id, id)
-    assert re.search("[一-鿿]", found["zh"].zh)
-    assert glossary.problems(found["en"].en, found["zh"].zh) == []
 
 
 def test_a_score_keeps_the_best_and_counts_hints(tmp_path):
