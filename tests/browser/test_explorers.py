@@ -12,6 +12,7 @@ import labkit
 
 # Each explorer as it is made, the control that the keyboard moves, and what the picture says before and after.
 EXPLORERS = {
+    "split": ("SplitExplorer(rows=30, gpus=8)", 0, "2 rows, short", "31 rows"),
     "call": ("CallExplorer(rows=10, gpus=8, step=2)", 2, "▶ replicas = replicate",
              "▶ outputs = parallel_apply"),
     "shapes": ("ShapesExplorer(batch_dim=0, gpus=8)", 0, "✓ [32, 65, 5530]", "✗ [520, 4, 5530]"),
@@ -21,7 +22,7 @@ EXPLORERS = {
 }  # fmt: skip
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
-    "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
+    "split": ("idle", "行"), "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"), "memory": ("optimizer", "优化器状态"),
     "race": ("star", "星形"),
 }  # fmt: skip
@@ -204,7 +205,7 @@ def test_play_goes_through_the_call_and_a_list_is_chosen_from(lab):
 
 @pytest.mark.parametrize(("language", "theme"), LOOKS)
 def test_an_exported_page_moves_without_a_kernel(warm_kernels, browser, shot, tmp_path, language, theme):
-    makes = [make for make, *_ in EXPLORERS.values()] + ["SplitExplorer(rows=10, gpus=8)"]
+    makes = [make for make, *_ in EXPLORERS.values()]
     cells = [f"import labkit\nlabkit.set_language('{language}')", *(f"labkit.{make}" for make in makes)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute()

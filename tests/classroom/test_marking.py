@@ -284,14 +284,6 @@ def test_a_file_alone_is_graded_for_continuous_integration(tmp_path):
     assert "holds none of the assignments" in done.stderr
 
 
-def test_points_by_hand_are_a_number_within_those_of_the_question(tmp_path):
-    folder = class_of(tmp_path / "class", 1)
-    for points in ("many", "-1", "4.5"):
-        with pytest.raises(Problem, match=f"double must be a number from 0 to 4, or auto, got '{points}'"):
-            marks.mark_by_hand(folder, "s000", "double", points, "a reason")
-    assert marks.mark_by_hand(folder, "s000", "attacked.double", "3.5", " a reason ").points == 3.5
-
-
 @pytest.mark.parametrize(("words", "told"), [
     ([], "name a class's folder or a notebook"), (["none"], "none does not exist"),
     ([".", "--why", "x"], "--why goes with --mark"),

@@ -56,7 +56,6 @@ def kinds(result):
 def test_an_edition_as_it_was_given_out_answers_nothing():
     result = read(edition())
     assert result.answers == {"split": None, "scatter": None}
-    assert result.answers == {"split": None, "scatter": None}
     assert result.notes == []
     assert claims(edition()) == [Claim("small", "s1", "abc")]
 

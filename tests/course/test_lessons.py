@@ -3,8 +3,8 @@
 import errno
 import json
 from datetime import date
-from pathlib import Path
 
+import nbformat
 import pytest
 
 from labkit.base import files
@@ -83,6 +83,7 @@ def test_a_copy_of_the_course_has_all_notebooks_and_no_output(tmp_path):
     assert len(laid.new) == len(before) >= 20
     for path in before:
         text = (tmp_path / "a" / "b" / path.parent.name / path.name).read_text("utf-8")
+        nbformat.validate(nbformat.reads(text, as_version=nbformat.NO_CONVERT))
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         assert cells or path.stem == "index"
         assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
@@ -97,14 +98,6 @@ def test_the_copys_index_links_to_every_lesson_before_it_is_run(tmp_path, langua
     for name in lessons.names():
         assert name == "index" or f"]({name}.ipynb)" in text
         assert (tmp_path / language / f"{name}.ipynb").is_file()
-
-
-def test_every_notebook_of_a_copy_is_a_valid_one(tmp_path):
-    import nbformat
-
-    lay_out(tmp_path)
-    for path in tmp_path.rglob("*.ipynb"):
-        nbformat.validate(nbformat.read(path, as_version=nbformat.NO_CONVERT))
 
 
 def test_a_newer_edition_renews_what_was_not_touched_and_keeps_what_was(folder, course):
@@ -139,11 +132,6 @@ def test_the_index_is_renewed_although_it_was_run(folder, course):
     write(folder, content, "en/index")
     course("x = 2")
     assert "en/index" in [str(copy) for copy in lay_out(folder).renewed]
-
-
-def test_a_lesson_that_was_deleted_comes_back(folder):
-    (folder / "en" / "01_first.ipynb").unlink()
-    assert [str(copy) for copy in lay_out(folder).new] == ["en/01_first"]
 
 
 @pytest.mark.parametrize(
@@ -194,14 +182,6 @@ def test_a_full_disk_loses_nothing(folder, monkeypatch, capsys):
     english, chinese = capsys.readouterr().err.splitlines()
     assert "01_first.ipynb: the disk is full. Your files are unchanged" in english
     assert "磁盘已满。你的东西都还在" in chinese
-
-
-def test_progress_survives_a_fresh_lesson(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress.json"))
-    (tmp_path / "progress.json").write_text('{"done": ["03.idle"]}', "utf-8")
-    changed(folder)
-    main(["lessons", "fresh", "01_first", "--dir", str(folder)])
-    assert (tmp_path / "progress.json").read_text("utf-8") == '{"done": ["03.idle"]}'
 
 
 def test_the_list_says_what_has_become_of_each(folder, course, capsys):
@@ -256,21 +236,6 @@ def test_a_copy_lives_at_home_or_where_the_variable_says(monkeypatch, tmp_path):
     assert lessons.default_folder() == tmp_path / "labkit-lessons"
     monkeypatch.setenv("LABKIT_LESSONS", "~/elsewhere")
     assert lessons.default_folder() == tmp_path / "elsewhere"
-
-
-def test_the_copy_needs_no_package_beyond_the_core():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from labkit_cli import main; main(['lessons', 'list', '--dir', 'nowhere']); "
-        "sys.exit(bool({'torch', 'nbformat', 'jupyterlab'} & set(sys.modules)))"
-    )
-    root = Path(__file__).parents[2]
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=root, check=False).returncode
-        == 0
-    )
 
 
 def test_a_lesson_that_is_new_in_a_copy_is_named(folder, capsys):

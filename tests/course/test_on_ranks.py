@@ -65,29 +65,6 @@ def test_a_session_that_is_open_goes_on_as_it_was():
     assert torch.cuda.device_count() == 0
 
 
-def waits_first(x):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    dist.recv(x, (rank - 1) % size)
-    dist.send(x, (rank + 1) % size)
-
-
-def nobody_receives(x):
-    if dist.get_rank() == 0:
-        dist.send(x, 1)
-
-
-def different_calls(x):
-    if dist.get_rank() == 0:
-        dist.all_reduce(x)
-    else:
-        dist.broadcast(x, 0)
-
-
-@pytest.mark.parametrize("function", [waits_first, nobody_receives, different_calls])
-def test_what_would_hang_on_real_gpus_is_told_apart_from_an_error(function):
-    assert on_ranks(function, 3, given(3)).failure.hangs
-
-
 def test_an_error_is_the_learners_with_its_rank_and_line():
     def divides(x):
         print("noise")

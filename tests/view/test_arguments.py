@@ -56,13 +56,3 @@ def test_every_box_and_arrow_is_painted():
 def test_the_argument_is_named(call, text):
     with pytest.raises(TypeError, match=text):
         call()
-
-
-def test_a_slip_of_the_keyboard_does_not_fill_the_memory():
-    with pytest.raises(ValueError, match="gpus must be from 1 to 1024, got 1000000000"):
-        labkit.split(3, 10**9)
-
-
-def test_a_missing_dimension_is_called_as_the_argument_is():
-    with pytest.raises(ValueError, match="batch_dim"):
-        labkit.draw_shapes((65, 32, 5530), 2, batch_dim=7)

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-import labkit
 from labkit.plans.split import split
 from labkit.view.palette import colour, ink
 from labkit.view.pictures.lanes import split_picture
@@ -57,7 +56,3 @@ def test_sixty_four_colours_differ_and_their_text_can_be_read():
     assert all(re.fullmatch("#[0-9A-Fa-f]{6}", colour(gpu)) for gpu in range(64))
     assert ink(0) == "#ffffff"
     assert ink(6) == "#000000"
-
-
-def test_a_bare_plan_draws_itself():
-    assert labkit.split(10, 8)._repr_svg_().startswith("<svg")

@@ -1,6 +1,5 @@
 """The picture of a trace in time."""
 
-import itertools
 import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
@@ -11,7 +10,7 @@ from torch import nn
 import labkit
 from labkit.trace.events import Event
 from labkit.trace.trace import Trace
-from labkit.view.palette import CPU, colour
+from labkit.view.palette import colour
 from labkit.view.pictures.timeline import timeline_picture
 
 
@@ -144,16 +143,6 @@ def test_a_thousand_events_are_drawn_at_once():
     assert labkit.draw_timeline(made(3), ax=other) is other
     assert other.collections[:] == []
     plt.close("all")
-
-
-def test_a_lane_has_one_colour():
-    picture = timeline_picture(made(64))
-    by_lane = itertools.groupby(
-        sorted((box.label.split()[0], box.gpu) for box in picture.boxes), lambda p: p[0]
-    )
-    colours = {lane: {gpu for _, gpu in found} for lane, found in by_lane}
-    assert colours.pop("legend") == {CPU}
-    assert colours == {f"cuda:{gpu}": {gpu} for gpu in range(64)}
 
 
 @pytest.mark.parametrize(("rows", "gpus"), [(64, 4), (8, 8), (128, 2), (32, 1), (128, 64)])
