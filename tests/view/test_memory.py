@@ -53,12 +53,6 @@ def test_what_does_not_fit_is_said():
     assert "nothing" in [text.text for text in memory_picture(memory(8, rows=10)).texts]
 
 
-def test_bytes_are_told_in_round_units():
-    assert [bytes_text(n) for n in (0, 1023, 1024, 1536, 1048064, MEBI, 5 * 2**40)] == [
-        "0 B", "1023 B", "1 KiB", "1.5 KiB", "1 MiB", "1 MiB", "5 TiB",
-    ]  # fmt: skip
-
-
 def test_a_phone_shows_every_number_and_the_capacity_beside_its_bar(language):
     """An explorer is 274 px wide there: at that width words of at least 8 px, each number right above its bar."""
     picture = memory_picture(memory(4, 4096 * MEBI))
