@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.base.language import say, series
 from labkit.base.numbers import MOST_GPUS, plural

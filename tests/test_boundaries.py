@@ -285,6 +285,20 @@ def test_packages_import_what_the_house_says_and_nothing_else():
     assert circle(parsed(HOUSE)) == []
 
 
+def test_the_picture_of_the_packages_shows_who_imports_whom():
+    """Each line is an import, and each import is a line or a longer path of lines."""
+    house = parsed(HOUSE)
+    lines = re.findall(r"^    (\w+) --> (\w+)$", (HOME / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    drawn = {package: {lower for upper, lower in lines if upper == package} for package in house}
+
+    def below(package: str) -> set[str]:
+        return drawn[package].union(*map(below, drawn[package]))
+
+    for package, others in house.items():
+        assert drawn[package] <= others <= below(package)
+        assert not any(lower in below(other) for lower in drawn[package] for other in drawn[package])
+
+
 def test_imports_follow_the_data():
     assert [module for module in graph() if not room_of(module)] == [], (
         "say in TABLE what a new room may import"

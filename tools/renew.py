@@ -39,7 +39,6 @@ PAGES = [
 PRINTED = {
     "docs/simulated.md": ["-m", "labkit_ranks"],
     "docs/reading.md": ["-m", "tools.reading"],
-    "docs/architecture.svg": ["-m", "tools.architecture"],
 }
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
