@@ -28,42 +28,19 @@ from .wording import Wording
 LANGUAGE_PACK = "jupyterlab-language-pack-zh-CN"
 
 WORDING = Wording("lab", lesson={"nargs": "?"}, port={"type": at_least(1, 65535)})
-_OURS = ("--dir", "--port", "--lang", "--help", "-h")
 
 
 def split_arguments(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return our arguments, and JupyterLab's: its options anywhere, and all arguments after ``--``."""
+    """Return our arguments, and JupyterLab's after ``--``."""
     at = argv.index("--") if "--" in argv else len(argv)
-    ours: list[str] = []
-    theirs: list[str] = []
-    words = argv[:at][::-1]
-    while words:
-        word = words.pop()
-        option, equals, _ = word.partition("=")
-        own = not word.startswith("-") or option in _OURS
-        takes_value = None if own else "." in option or _jupyterlab_options().get(option)  # --ServerApp.token
-        (ours if takes_value is None else theirs).append(word)
-        if takes_value and not equals and words and not words[-1].startswith("-"):
-            theirs.append(words.pop())
-    return ours, theirs + argv[at + 1 :]
-
-
-def _jupyterlab_options() -> dict[str, bool]:
-    """Return whether each of JupyterLab's options takes a value."""
-    need("jupyterlab")
-    from jupyterlab.labapp import LabApp  # slow: imports the server
-
-    takes = dict.fromkeys(LabApp.aliases, True) | dict.fromkeys(LabApp.flags, False)
-    # Options of one letter have one dash.
-    return {("-" if len(name) == 1 else "--") + name: value for name, value in takes.items()}
+    return argv[:at], argv[at + 1 :]
 
 
 def add_arguments(parser: Parser) -> None:
     add_options(parser, WORDING, "lesson")
     add_folder(parser)
     add_options(parser, WORDING, "port")
-    if "jupyterlab.labapp" in sys.modules:  # imported if the user typed an unknown option
-        parser.passed_on = _jupyterlab_options().keys()
+    parser.advice = str(WORDING["passed-on"])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -98,14 +98,14 @@ def split_program(words: Sequence[str], module: bool = False) -> tuple[str, list
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises :class:`UsageError` with a suggestion, instead of printing usage.
 
-    passed_on   options of another program that the command starts, for suggestions.
-    removed     option that does not exist, or no longer -> the error for it.
+    removed   option that does not exist, or no longer -> the error for it.
+    advice    text to add to the error for an unknown option.
     """
 
     def __init__(self, **options: Any) -> None:  # argparse creates subparsers with the same arguments
         super().__init__(**options)
-        self.passed_on: Collection[str] = ()
         self.removed: Mapping[str, str] = {}
+        self.advice = ""
         self.suggest_on_error = False  # newer versions of argparse suggest choices, but not options
         self._negative_number_matcher = re.compile(r"-\.?\d")  # accept values such as -3GiB
 
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
                     raise UsageError(sentence)
             words = "unrecognized arguments: %s"
             ours = [option for action in self._actions for option in action.option_strings]
-            meant = _suggest(unknown, [*ours, *self.passed_on])
+            meant = _suggest(unknown, ours) + self.advice
             self.error(say(en=words, zh=ARGPARSE[words]) % " ".join(unknown) + meant)
         return found, unknown
 

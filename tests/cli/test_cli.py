@@ -147,6 +147,7 @@ def test_replicas_run_in_the_order_asked_for_and_one_that_fails_is_shown_without
     ("run --sumary x.py", "--sumary; did you mean --summary? (see labkit run --help)"),
     ("diagnose --jsn x:y", "did you mean --json? (see labkit diagnose --help)"),
     ("lessons copy --dri x", "did you mean --dir? (see labkit lessons copy --help)"),
+    ("lab --no-browser", "--no-browser; JupyterLab's own options follow -- (see labkit lab --help)"),
     ("--lang zh run --sumary x.py", "无法识别的参数：--sumary；是不是 --summary？（用法见 labkit run --help）"),
     ("torchrun --chakra traces x.py", "was removed"),
     ("torchrun --chakra=traces x.py", "--trace FILE.json"), ("run --backing cuda:0 x.py", "kept on the CPU"),
@@ -326,8 +327,8 @@ def test_lab_passes_on_what_jupyterlab_takes(opened, monkeypatch):
     typed = (
         "--no-browser --ip 0.0.0.0 -y --ServerApp.token= --ServerApp.max_body_size 9 --config=x.py".split()
     )
-    done = opened("--lang", "en", *typed, "03_split", "--", "--collaborative")
-    assert done.told[-len(typed) - 1 :] == [*typed, "--collaborative"]
+    done = opened("--lang", "en", "03_split", "--", *typed)
+    assert done.told[-len(typed) :] == typed
     assert done.told[1] == "--LabApp.default_url=/lab/tree/en/03_split.ipynb"
     assert opened("--", "--debug").told[2:] == [*root, "--no-browser", "--debug"]
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):

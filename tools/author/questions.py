@@ -1,4 +1,4 @@
-"""Check a lesson's questions: hints on the right answer, missing folds and signatures.
+"""Check a lesson's questions: hints on the right answer, and missing folds.
 
 :mod:`tools.author.sync` prints these problems with its own.
 """
@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-import labkit
 from labkit_course import kinds
 from labkit_course.exercise import find
 from labkit_course.judging import Unreadable
@@ -78,18 +75,4 @@ def problems(cells: list[NotebookNode]) -> list[str]:
         fold = f'class="labkit-{id.replace(".", "-")}"'
         if not any(fold in cell.source for cell in cells[at:] if cell.cell_type == "markdown"):
             found.append(f"{id}: no folded explanation below the question")
-    return found
-
-
-def missing_signatures(signatures: Path) -> list[str]:
-    """Return the public functions and explorers with arguments missing in ``signatures``."""
-    lines = {line.partition("(")[0]: line for line in signatures.read_text("utf-8").splitlines()}
-    found = []
-    for name in labkit.__all__:
-        value = getattr(labkit, name)
-        if not inspect.isfunction(value) and not name.endswith("Explorer"):
-            continue
-        missing = [one for one in inspect.signature(value).parameters if one not in lines.get(name, "")]
-        if missing and name != "Explorer":
-            found.append(f"{signatures.name}: {name} lacks {', '.join(missing)}")
     return found
