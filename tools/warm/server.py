@@ -33,8 +33,6 @@ with warnings.catch_warnings():
     for name in ("numpy.random", "torch._dynamo", "torch.distributed", *sys.argv[3:]):
         importlib.import_module(name)
 
-Running = dict[int, socket.socket]
-
 
 def client() -> ModuleType:
     """Load the client's module, for functions that both sides use."""
@@ -50,10 +48,6 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
     known = client()
     variables = "\0".join(f"{name}={value}" for name, value in known.at_the_start(BEGUN_WITH).items())
     greeting = variables.encode("utf-8", "surrogateescape")
-    ended, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen(64)
@@ -61,55 +55,37 @@ def serve(address: str, owner: int) -> tuple[list[str], list[str]]:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)
-    running: Running = {}
-    new: list[socket.socket] = []
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system removes ended children
     gc.collect()
     gc.freeze()  # the collector must not touch, and so copy, memory shared by forks
-    while True:
-        heard: list[Any] = [ended, listening, *new, *running.values()]
-        ready = select.select(heard, [], [], 1)[0]
-        if not lives(owner):
-            for program in running:
-                os.kill(program, signal.SIGKILL)
+    while lives(owner):
+        if not select.select([listening], [], [], 1)[0]:
+            continue
+        connection = listening.accept()[0]
+        if os.fork():
+            connection.close()
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        listening.close()
+        files: list[int] = []
+        size = content = b""
+        with contextlib.suppress(OSError):
+            connection.sendall(struct.pack("i", len(greeting)) + greeting)
+            size, files, _, _ = socket.recv_fds(connection, 4, 3)
+            content = known.receive_bytes(connection, struct.unpack("i", size)[0]) if size else b""
+        if not content:  # the client runs an ordinary Python, or has been killed
             os._exit(0)
-        if ended in ready:
-            os.read(ended, 4096)
-            report_ended_programs(running)
-        for program, connection in running.items():
-            if connection in ready:  # the command has been killed
-                os.kill(program, signal.SIGKILL)
-        if listening in ready:
-            connection = listening.accept()[0]
-            if tell(connection, struct.pack("i", len(greeting)) + greeting):
-                new.append(connection)
-        for connection in [one for one in new if one in ready]:
-            new.remove(connection)
-            files: list[int] = []
-            size = content = b""
-            with contextlib.suppress(OSError):
-                size, files, _, _ = socket.recv_fds(connection, 4, 3)
-                content = known.receive_bytes(connection, struct.unpack("i", size)[0]) if size else b""
-            if not content:  # the client runs an ordinary Python, or has been killed
-                connection.close()
-                for file in files:
-                    os.close(file)
-                continue
-            program = os.fork()
-            if not program:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for at, file in enumerate(files):
-                    os.dup2(file, at)
-                for mine in [*files, ended, wake]:
-                    os.close(mine)
-                for other in [listening, connection, *new, *running.values()]:
-                    other.close()
-                lines = content.decode("utf-8", "surrogateescape").split("\0")
-                return lines[1 : int(lines[0]) + 1], lines[int(lines[0]) + 1 :]
+        if program := os.fork():
             for file in files:
                 os.close(file)
-            running[program] = connection
-            tell(connection, struct.pack("i", program))
+            watch(program, connection, owner)
+        for at, file in enumerate(files):
+            os.dup2(file, at)
+            os.close(file)
+        connection.close()
+        lines = content.decode("utf-8", "surrogateescape").split("\0")
+        return lines[1 : int(lines[0]) + 1], lines[int(lines[0]) + 1 :]
+    os._exit(0)
 
 
 def lives(process: int) -> bool:
@@ -120,24 +96,21 @@ def lives(process: int) -> bool:
     return True
 
 
-def tell(connection: socket.socket, words: bytes) -> bool:
-    """Send ``words``; return False if the command has been killed."""
-    try:
-        connection.sendall(words)
-    except OSError:
-        return False
-    return True
+def watch(program: int, connection: socket.socket, owner: int) -> NoReturn:
+    """Tell the client the program's number and, at its end, its exit status. Kill it if client or owner end before."""
 
+    def kill_with_client() -> None:
+        while lives(owner) and not select.select([connection], [], [], 1)[0]:
+            pass
+        os.kill(program, signal.SIGKILL)
 
-def report_ended_programs(running: Running) -> None:
-    """Send each ended program's exit status to its client."""
-    while running:
-        program, status = os.waitpid(-1, os.WNOHANG)
-        if not program:
-            return
-        connection = running.pop(program)
-        tell(connection, struct.pack("i", status))
-        connection.close()
+    with contextlib.suppress(OSError):
+        connection.sendall(struct.pack("i", program))
+    threading.Thread(target=kill_with_client, daemon=True).start()
+    status = os.waitpid(program, 0)[1]
+    with contextlib.suppress(OSError):
+        connection.sendall(struct.pack("i", status))
+    os._exit(0)
 
 
 def reset_process(words: list[str], lines: list[str]) -> ModuleType:
