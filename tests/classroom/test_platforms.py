@@ -118,7 +118,13 @@ CANVAS_DROPS = (
     "Final Grade", "My Final Score", "Unposted Current Points", "Override Status (Fall)", "Section", "ID", "LastName",
 )  # fmt: skip
 CANVAS_TAKES = (
-    "final grade", "Final", "Sections", "Current Events (7)", "Override 2", "ID check", "期末 Grade",
+    "final grade",
+    "Final",
+    "Sections",
+    "Current Events (7)",
+    "Override 2",
+    "ID check",
+    "期末 Grade",
 )
 
 
@@ -207,7 +213,15 @@ def test_a_past_deadline_and_an_invalid_rule_are_said(
     monkeypatch.chdir(tmp_path)
     Path("r.csv").write_text("id,name\na,Ada\n", "utf-8")
     words = [
-        "assignment", "release", str(small.folder), "--students", "r.csv", "--to", "c", "--lang", language,
+        "assignment",
+        "release",
+        str(small.folder),
+        "--students",
+        "r.csv",
+        "--to",
+        "c",
+        "--lang",
+        language,
     ]
     assert main([*words, "--deadline", "2020-01-01"]) == 0
     assert past in capsys.readouterr().err

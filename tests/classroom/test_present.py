@@ -154,7 +154,7 @@ def test_the_overview_says_what_a_teacher_asks(folder, language):
                "Similar answers"],
         "zh": ["6 名学生中批改了 4 名，1 名的文件无法批改，1 名没有提交，1 名迟交", "欧阳娜娜文件无法批改",
                "平均 0.75 分，中位数 0.5 分",
-               "得到的是 [4, 4, 1]", "20231003.pdf：它不是笔记本，而是 PDF 文件", "e3Grace Hopper未提交",
+               "得到的是 [4, 4, 1]", "20231003.pdf：它不是笔记本（PDF 文件）", "e3Grace Hopper未提交",
                "相似的答案"],
     }[language]  # fmt: skip
     for words in wanted:
@@ -216,7 +216,7 @@ def test_the_table(folder):
     assert table[0][4].endswith(" (2)"), "a question's column says its points"
     assert [row[-3:] for row in table[1:]] == [
         ["2", "4", ""], ["0", "4", ""],
-        ["", "4", "文件无法批改; 20231003.pdf：它不是笔记本，而是 PDF 文件：请提交 .ipynb 文件"],
+        ["", "4", "文件无法批改; 20231003.pdf：它不是笔记本（PDF 文件）：请提交 .ipynb 文件"],
         ["1", "4", ""], ["0", "4", "迟交"], ["", "4", "未提交"],
     ]  # fmt: skip
 
