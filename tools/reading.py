@@ -13,7 +13,6 @@ import re
 import sys
 import tempfile
 import threading
-import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
@@ -188,9 +187,8 @@ def _function_of(code: CodeType) -> Function | None:
 @cache
 def _functions_in(path: Path) -> tuple[Function, ...]:
     """Return the functions of a module, with inner functions and methods."""
-    text = path.read_text("utf-8")
-    tree = ast.parse(text)
-    return tuple(_functions(tree, path.relative_to(HOME).as_posix(), "", _lines_of_code(text, tree)))
+    tree = ast.parse(path.read_text("utf-8"))
+    return tuple(_functions(tree, path.relative_to(HOME).as_posix(), "", _lines_of_code(tree)))
 
 
 def _functions(node: ast.AST, path: str, within: str, code: set[int]) -> Iterator[Function]:
@@ -208,20 +206,12 @@ def _functions(node: ast.AST, path: str, within: str, code: set[int]) -> Iterato
             yield from _functions(inner, path, within, code)
 
 
-def _lines_of_code(text: str, tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines with code, without docstrings, comments and single brackets."""
-    spaces = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    lines = {
-        number
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in spaces and token.string not in "()[]{},"
-        for number in range(token.start[0], token.end[0] + 1)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, (_Defined, ast.ClassDef, ast.Module)) and ast.get_docstring(node):
-            docstring = node.body[0]
-            lines -= set(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
-    return lines
+def _lines_of_code(tree: ast.Module) -> set[int]:
+    """Return the numbers of the lines on which a statement or expression begins, except docstrings."""
+    nodes = list(ast.walk(tree))
+    documented = [node for node in nodes if isinstance(node, (_Defined, ast.ClassDef, ast.Module))]
+    docstrings = {node.body[0].lineno for node in documented if ast.get_docstring(node)}
+    return {node.lineno for node in nodes if isinstance(node, (ast.stmt, ast.expr))} - docstrings
 
 
 def _says(node: _Defined | ast.Module) -> str:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
+from unittest.mock import patch
 
 T = TypeVar("T")
 
@@ -21,15 +22,9 @@ def start(kernel: Callable[[], T]) -> T:
 
     Switch progress off inside: a tool's answers are not the learner's.
     """
-    before = os.environ.get("LABKIT_PROGRESS")
-    os.environ["LABKIT_PROGRESS"] = "off"  # papermill and nbval pass variables to kernels only by inheritance
-    try:
+    # papermill and nbval pass variables to kernels only by inheritance.
+    with patch.dict(os.environ, LABKIT_PROGRESS="off"):
         for _ in range(_ATTEMPTS - 1):
             with suppress(RuntimeError, TimeoutError):
                 return kernel()
         return kernel()
-    finally:
-        if before is None:
-            del os.environ["LABKIT_PROGRESS"]
-        else:
-            os.environ["LABKIT_PROGRESS"] = before
