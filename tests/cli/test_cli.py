@@ -177,7 +177,11 @@ def test_bad_usage_is_refused_before_torch_is_imported(tmp_path):
         "    assert 'torch' not in sys.modules, line"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
