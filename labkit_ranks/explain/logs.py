@@ -27,7 +27,7 @@ _EVENT = re.compile(
     r"(?:,\s*NumelIn=(?P<sent>\d+),\s*NumelOut=(?P<got>\d+))?"
     r"|(?:(?:at\s+work|NCCL\s+work|sequence\s+id):\s*(?P<at>\d+),?\s+(?:PG\s+status:\s+)?)?"
     r"last\s+enqueued\s+(?:NCCL\s+)?work:\s*(?P<enqueued>\d+),"
-    r"\s*last\s+completed\s+(?:NCCL\s+)?work:\s*(?P<completed>-?\d+)",
+    r"\s*last\s+completed\s+(?:NCCL\s+)?work:\s*-?\d+",
     re.IGNORECASE,
 )
 _PREFIX = 250  # a line's prefixes stand at most that many characters before an event
@@ -52,13 +52,12 @@ class _RankInGroup:
     """A rank in the lines about one group: the calls that timed out, and the furthest numbers.
 
     timed_out   number of the call: its kind, and the numbers of elements sent and received where the log has them.
-    enqueued    the last call that was enqueued; None if no line says so. completed: the same.
+    enqueued    the last call that was enqueued; None if no line says so.
     own_rank    the rank's number within the group.
     """
 
     timed_out: dict[int, tuple[str, ...]] = field(default_factory=dict)
     enqueued: int | None = None
-    completed: int | None = None
     own_rank: int = -1
 
 
@@ -112,7 +111,6 @@ def _read_groups(text: str) -> dict[str, _Group]:
             continue
         state = groups.setdefault(guid or number, {}).setdefault(rank, _RankInGroup(own_rank=int(own_rank)))
         state.enqueued = max(state.enqueued or 0, int(event["enqueued"]))
-        state.completed = max(state.completed or 0, int(event["completed"]))
         if event["at"]:
             state.timed_out.setdefault(int(event["at"]), ())
     for (rank, number), call in calls.items():

@@ -236,16 +236,6 @@ class Session:
         self._groups[rank.number] = dist.group.WORLD
         values = (rank.number, rank.local, rank.size, torch.device("cuda", rank.local))
         rank.main.__dict__.update(zip(GIVEN, values, strict=True))
-        rank.on_gpus_chosen = lambda: self._follow_chosen_gpus(rank)
-
-    def _follow_chosen_gpus(self, rank: Rank) -> None:
-        """Move what was made for ``rank`` to the first of its newly visible GPUs."""
-        first = torch.device("cuda", 0)
-        torch.cuda.set_device(first)
-        rank.main.__dict__.update(device=first)
-        made = self._groups.get(rank.number)
-        if made is not None:
-            made.bound_device_id = first
 
     def _patches_of_init(self) -> Iterator[Patch]:
         """Let a rank's own ``init_process_group`` replace the group that was made for the rank."""

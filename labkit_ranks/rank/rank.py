@@ -83,8 +83,6 @@ class Rank(TimedRank):
         self.environ = dict(environ)
         self.state = ProcessState(self)
         self.visible_gpus: VisibleGpus | None = None
-        # Called when the rank chooses other GPUs than those chosen for it, as in a notebook.
-        self.on_gpus_chosen: Callable[[], object] | None = None
         self.error: BaseException | None = None
         self.waits_in_c = False  # whether the rank waits in a call of C's, while the others run
         self.result: Any = None
@@ -120,13 +118,10 @@ class Rank(TimedRank):
 
     def choose_gpus(self) -> None:
         """Apply the rank's change of CUDA_VISIBLE_DEVICES. CUDA reads it only before its first use."""
-        untouched = self.on_gpus_chosen is not None and self.gpu is not None and not self.gpu.total()
-        if untouched or not self.cuda.is_initialized():
+        if not self.cuda.is_initialized():
             self.world.choose_gpus(self)
             self.chose_gpus = True
             self.cuda.begin_turn()
-            if self.on_gpus_chosen is not None:
-                self.on_gpus_chosen()
 
     def set_visible_gpus(self, sight: VisibleGpus) -> None:
         """Set the GPUs that the rank sees."""
