@@ -7,7 +7,7 @@ threads write as before.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from ..rank.rank import current_thread_rank
@@ -19,24 +19,18 @@ BAR, CONTINUED_BAR = "│", "┊"
 class RankOutput:
     """A writer of the ranks' output, with a label before each line.
 
+    Lines that are overwritten, as by ``tqdm``, are written in their last state.
+
     size      the number of ranks, which sets the width of labels.
     streams   the name of each stream -> the stream for its lines: ``{"stdout": …, "stderr": …}``.
-    progress  begins an area for lines that are overwritten, as by ``tqdm``, and returns a function that shows all of
-              them. Without it only their last state is printed.
     """
 
-    def __init__(
-        self,
-        size: int,
-        streams: dict[str, TextIO],
-        progress: Callable[[], Callable[[list[str]], object]] | None = None,
-    ) -> None:
-        self._width, self._streams, self._progress = len(str(size - 1)), streams, progress
+    def __init__(self, size: int, streams: dict[str, TextIO]) -> None:
+        self._width, self._streams = len(str(size - 1)), streams
         # Rank and stream of the unfinished line, and of the lines that were interrupted.
         self._open: tuple[int, str] | None = None
         self._interrupted: set[tuple[int, str]] = set()
         self._overwritten: dict[tuple[int, str], _ProgressLines] = {}
-        self._area: Callable[[list[str]], object] | None = None
 
     def label(self, rank: int, bar: str = BAR) -> str:
         return f"rank {rank:>{self._width}} {bar} "
@@ -49,10 +43,10 @@ class RankOutput:
             progress = self._overwritten[mine] = _ProgressLines()
         if progress is not None and progress.continues_with(text):
             progress.write(text)
-            self._show_overwritten()
             return
-        if self._overwritten and all(one.is_finished() for one in self._overwritten.values()):
-            self._leave_overwritten()
+        for one in [one for one, progress in self._overwritten.items() if progress.is_finished()]:
+            if one[0] == rank:
+                self._write_overwritten(one)
         *lines, rest = text.split("\n")
         for line in lines:
             self._write_part(mine, line + "\n")
@@ -71,23 +65,10 @@ class RankOutput:
         stream.write(part)
         self._open = None if part.endswith("\n") else mine
 
-    def _show_overwritten(self) -> None:
-        rows = [(rank, row) for (rank, _), one in sorted(self._overwritten.items()) for row in one.rows()]
-        if self._progress is not None and rows:
-            if self._area is None:
-                self.interrupt()
-                self._area = self._progress()
-            self._area([self.label(rank) + row for rank, row in rows])
-        if len(rows) > _MOST_ROWS and all(one.is_finished() for one in self._overwritten.values()):
-            self._leave_overwritten()
-
-    def _leave_overwritten(self) -> None:
-        """Leave the overwritten lines in their last state, and continue below."""
-        left, self._overwritten, self._area = self._overwritten, {}, None
-        if self._progress is None:
-            for mine, one in sorted(left.items()):
-                for row in one.rows():
-                    self._write_part(mine, row + "\n")
+    def _write_overwritten(self, mine: tuple[int, str]) -> None:
+        """Write overwritten lines in their last state."""
+        for row in self._overwritten.pop(mine).rows():
+            self._write_part(mine, row + "\n")
 
     def interrupt(self) -> None:
         """End the unfinished line, before other output."""
@@ -100,7 +81,8 @@ class RankOutput:
         """End unfinished lines, after the ranks have run."""
         self.interrupt()
         self._interrupted.clear()
-        self._leave_overwritten()
+        for mine in sorted(self._overwritten):
+            self._write_overwritten(mine)
 
 
 class _ProgressLines:
@@ -140,8 +122,6 @@ class _ProgressLines:
         return 0 < self._at == len(self._rows) - 1 and not self._rows[-1]
 
 
-# The most rows of an area of overwritten lines, all of which are shown again at each change.
-_MOST_ROWS = 40
 # Moves the cursor a line up.
 _UP = "\x1b[A"
 _MOVES = re.compile(r"(\n|\r|\x1b\[A)")

@@ -297,7 +297,7 @@ class Session:
         """Label the output, displays and prompts of running ranks."""
         real = {name: getattr(sys, name) for name in self._streams}
         shell = notebook.current_shell()
-        lines = RankOutput(self.size, real, None if shell is None else notebook.progress_area(shell))
+        lines = RankOutput(self.size, real)
         ask = builtins.input
 
         def ask_for_rank(prompt: object = "", /) -> str:

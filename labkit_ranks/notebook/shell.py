@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from uuid import uuid4
 
 from labkit.base.language import say
 from labkit.base.numbers import plural
@@ -41,27 +40,6 @@ def display_forms(value: object) -> dict[str, Any]:
         return {"text/plain": repr(value)}
     bundle: dict[str, Any] = shell.display_formatter.format(value)[0]
     return bundle
-
-
-def progress_area(shell: Any) -> Callable[[], Callable[[list[str]], None]] | None:
-    """Return a function that begins an area of changing lines, for :class:`.output.RankOutput`; None in a terminal."""
-    if not hasattr(shell, "kernel"):
-        return None
-
-    def area() -> Callable[[list[str]], None]:
-        name = uuid4().hex
-        shown = False
-
-        def show(lines: list[str]) -> None:
-            nonlocal shown
-            bundle, transient = {"text/plain": "\n".join(lines)}, {"display_id": name}
-            publisher = getattr(shell.display_pub, "real", shell.display_pub)
-            publisher.publish(bundle, {}, transient=transient, update=shown)
-            shown = True
-
-        return show
-
-    return area
 
 
 class RankDisplay:

@@ -314,65 +314,44 @@ def test_a_later_run_prints_where_the_caller_prints_by_then(session):
 
 
 @pytest.fixture
-def shown():
-    """Lines of two ranks: what was written, and what the area of moving lines has shown, the last of each area."""
-    out, areas = io.StringIO(), []
-
-    def area():
-        areas.append([])
-
-        def show(lines):
-            areas[-1] = lines
-
-        return show
-
-    return RankOutput(2, {"stdout": out, "stderr": out}, area), out, areas
+def lines():
+    """The writer of two ranks, and what was written."""
+    out = io.StringIO()
+    return RankOutput(2, {"stdout": out, "stderr": out}), out
 
 
-def test_lines_that_are_written_over_are_shown_together(shown):
-    lines, out, areas = shown
+def test_lines_that_are_written_over_are_printed_in_their_last_state(lines):
+    lines, out = lines
     for text in ("\r 0%", "\r50%", "\r99%"):
         lines.write(0, "stderr", text)
         lines.write(1, "stderr", text)
     lines.write(0, "stderr", "\r100%")
     lines.write(0, "stderr", "\n")
-    assert areas == [["rank 0 │ 100%", "rank 1 │ 99%"]]
     lines.write(0, "stdout", "done\n")
     lines.end()
-    assert out.getvalue() == "rank 0 │ done\n"
+    assert out.getvalue() == "rank 0 │ 100%\nrank 0 │ done\nrank 1 │ 99%\n"
 
 
-def test_bars_within_bars(shown):
-    lines, out, areas = shown
+def test_bars_within_bars(lines):
+    lines, out = lines
     for text in ("\router 0", "\n", "\rinner 0", "\x1b[A", "\n", "\rinner 1", "\x1b[A", "\router 1", "\n"):
         lines.write(0, "stderr", text)
-    assert areas == [["rank 0 │ outer 1", "rank 0 │ inner 1"]]
     lines.write(0, "stderr", "\r      ")
     lines.write(0, "stderr", "\r")
     lines.write(0, "stdout", "done\n")
-    assert areas == [["rank 0 │ outer 1"]]
-    assert out.getvalue() == "rank 0 │ done\n"
+    lines.end()
+    assert out.getvalue() == "rank 0 │ done\nrank 0 │ outer 1\n"
 
 
-def test_counting_in_one_line(shown):
-    lines, out, areas = shown
+def test_counting_in_one_line(lines):
+    lines, out = lines
     for number in range(3):
         lines.write(0, "stdout", f"\r{number}")
     lines.write(1, "stdout", "a")
     lines.write(0, "stdout", "\n")
     lines.write(1, "stdout", "b\r\n")
     lines.end()
-    assert areas == [["rank 0 │ 2"]]
-    assert out.getvalue() == "rank 1 │ ab\n"
-
-
-def test_outside_a_notebook_they_are_printed_as_they_are_in_the_end():
-    out = io.StringIO()
-    lines = RankOutput(11, {"stdout": out}, None)
-    lines.write(3, "stdout", "\r10%")
-    lines.write(3, "stdout", "\r20%")
-    lines.end()
-    assert out.getvalue() == "rank  3 │ 20%\n"
+    assert out.getvalue() == "rank 1 │ ab\nrank 0 │ 2\n"
 
 
 # Values side by side.
