@@ -49,13 +49,6 @@ def test_the_verbs_have_pytorchs_signatures(gpus):
     assert torch.equal(labkit.data_parallel(model, x), theirs.data_parallel(model, x))
 
 
-def test_a_piece_already_at_home_is_a_view(gpus):
-    x = torch.randn(6, 5, device="cuda:0")
-    pieces = labkit.scatter(x, [0, 1])
-    assert pieces[0].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-    assert pieces[1].device == torch.device("cuda:1")
-
-
 def test_without_a_gpu_the_module_itself_runs():
     model, x = nn.Linear(5, 2), torch.randn(4, 5)
     assert torch.equal(labkit.DataParallel(model)(x), model(x))
@@ -144,29 +137,6 @@ def test_an_empty_batch(wrap):
         assert output.shape == (0, 2)
         output.sum().backward()
         assert model.weight.grad.abs().sum() == 0
-
-
-def test_a_gradient_that_the_weight_and_the_input_share_is_not_written(wrap, gpus):
-    class Shift(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(1, 3))
-
-        def forward(self, x):
-            return x + self.weight  # of both, the gradient is the very tensor that came from the output
-
-    x, model = torch.ones(2, 3, device="cuda:0", requires_grad=True), Shift().cuda()
-    (wrap(model)(x) ** 2).sum().backward()
-    assert x.grad.tolist() == [[4.0] * 3] * 2
-    assert model.weight.grad.tolist() == [[8.0] * 3]
-
-
-@pytest.mark.parametrize("package", [theirs, ours])
-def test_detached_replicas_have_nothing_to_learn(package, gpus):
-    for model in (nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last), nn.Linear(3, 2)):
-        replica = package.replicate(model.cuda(), [0, 1], detach=True)[1]
-        assert [replica.weight.requires_grad, replica.bias.requires_grad] == [False, False]
-        assert replica.weight._version == 0
 
 
 def test_sparse_gradients_of_some_replicas(wrap):

@@ -352,13 +352,6 @@ def test_batched_gradients():
         torch.autograd.grad(x**2, x, torch.ones(5, 2, 2, device=CUDA0), is_grads_batched=True)
 
 
-def test_gradcheck_with_batched_gradients():
-    x = torch.randn(2, 2, device=CUDA1, dtype=torch.float64, requires_grad=True)
-    options = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
-    assert torch.autograd.gradcheck(lambda a: a.sin() @ a, x, **options)
-    assert torch.autograd.gradgradcheck(torch.sin, x, check_batched_grad=True)
-
-
 def test_the_gradient_of_a_move_is_moved_back():
     seen = []
     x = leaf(CUDA0)

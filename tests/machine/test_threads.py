@@ -321,18 +321,6 @@ def test_replicas_stuck_on_each_others_locks_are_named_at_once(wrap, gpus):
     assert not any(one.locked() for one in model.locks)
 
 
-def test_a_barrier_for_too_many_is_named(wrap, gpus):
-    class Meets(nn.Linear):
-        met = threading.Barrier(3)
-
-        def forward(self, x):
-            self.met.wait()
-            return super().forward(x)
-
-    with pytest.raises(Deadlock, match=r"replica 1 on cuda:1 waits for Barrier.wait \(3\) at "):
-        wrap(Meets(4, 4).cuda())(torch.ones(4, 4))
-
-
 class Asks(nn.Linear):
     """Waits for an answer, in one replica under a lock that the other wants."""
 

@@ -191,22 +191,6 @@ def _sharded(
     return model, norms, optimizer
 
 
-def fsdp1(script: ModuleType, rank: int, size: int) -> Values:
-    model, norms, optimizer = _sharded(script, size)
-    low, low_norms, _ = _sharded(script, size, half=True)
-
-    def told(model: nn.Module, norms: list[float]) -> Values:
-        full = {name: w.detach() for name, w in model.state_dict().items()}
-        return {"weights": list(full.values()), "norms": norms, "full": full}
-
-    kinds = "full shard", "unwrapped", "grads and optimizer", "no shard", "original parameters", "sync states"
-    names = [name for name, _ in model.named_parameters()]
-    return dict.fromkeys(kinds, told(model, norms)) | {
-        "bf16": told(low, low_norms),
-        "optimizer": {name: optimizer.state_dict()["state"][k]["exp_avg"] for k, name in enumerate(names)},
-    }
-
-
 def fsdp2(script: ModuleType, rank: int, size: int) -> Values:
     def told(model: nn.Module, norms: list[float], shards: int, place: int) -> Values:
         weights = [p.detach() for p in model.parameters()]
@@ -233,22 +217,6 @@ def _rows(rows: int, shards: int) -> list[int]:
 def _ends(rows: int, shards: int) -> list[int]:
     lengths = _rows(rows, shards)
     return [sum(lengths[: k + 1]) for k in range(shards - 1)]
-
-
-def pipeline(script: ModuleType, rank: int, size: int) -> Values:
-    out: Values = {}
-    for name in ("gpipe", "1f1b", "interleaved", "looped"):
-        twice = name in ("interleaved", "looped")
-        layers = script.make_layers(2 * size if twice else size)
-        x, y = script.make_batch()
-        result = layers(x)
-        pieces = [nn.functional.mse_loss(a, b) for a, b in zip(result.chunk(8), y.chunk(8), strict=True)]
-        (sum(pieces) / len(pieces)).backward()
-        own = (rank, rank + size) if twice else (rank,)
-        out[f"{name}, gradients"] = {k: [p.grad for p in layers[k].parameters()] for k in own}
-        if rank == size - 1:
-            out[f"{name}, output"], out[f"{name}, losses"] = result.detach(), torch.stack(pieces).detach()
-    return out
 
 
 def _checkpointed(script: ModuleType) -> list[Tensor]:

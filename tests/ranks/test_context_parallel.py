@@ -263,17 +263,3 @@ def test_torchrun_check_and_plan_agree(script, kernel, rotate, balanced):
     found = diagnose_ranks(script, N, program.arguments)
     assert (found.findings, found.judged) == ((), True), str(found)
     assert [sum(plan.allocated.values()) for plan in measure(program, N, every=True)] == held
-
-
-@pytest.mark.more
-def test_torchrun_check_and_plan_refuse_the_same(script):
-    program, refused = (
-        RankProgram(script, ["MATH", "allgather", "True"]),
-        "got mixed torch.Tensor and DTensor",
-    )
-    with World(N) as joined, pytest.raises(RanksFailed, match=refused):
-        joined.run(lambda rank: program.run(rank.main), to_end=True)
-    (finding,) = diagnose_ranks(script, N, program.arguments).findings
-    assert (finding.name, refused in finding.reason) == ("script_fails", True)
-    with pytest.raises(RanksFailed, match=refused):
-        measure(program, N)

@@ -32,7 +32,7 @@ NAMES = sorted(
 )
 
 # These take their time: DTensor works out anew in each rank how each operator is to be cut.
-LONG = "fsdp1", "fsdp2"
+LONG = ("fsdp2",)
 REPEATED = "asynchronous", "ddp_uneven", "objects"
 
 
