@@ -338,9 +338,7 @@ def command_line(description: str, files: list[str], gpus: int) -> argparse.Argu
     parser.add_argument("--every-dtype", action="store_true", help="each dtype's variant of a test")
     parser.add_argument("--most", type=int, default=0, help="the most tests of one file, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--again", type=Path, help="only what failed, of a file that --save made")
     parser.add_argument("--save", type=Path, help="keep every outcome in this file (JSON lines)")
-    parser.add_argument("--show", action="store_true", help="whole tracebacks of what is unexplained")
     parser.set_defaults(variables={}, alone=False, ready=opened, reporter=Report)
     parser.set_defaults(importing=contextlib.nullcontext, known=without_machine, told=last_line)
     return parser
@@ -368,13 +366,10 @@ def everything(options: argparse.Namespace) -> int:
     counts: collections.Counter[str] = collections.Counter()
     skips: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as log:
-        options.folder, options.log = folder, sys.stderr if options.show else log
+        options.folder, options.log = folder, log
         for file in options.files:
             here: collections.Counter[str] = collections.Counter()
-            names = None if options.again is None else failed_in(options.again, file)
-            if names == set():
-                continue
-            found = run_file(file, options.gpus, names, options)
+            found = run_file(file, options.gpus, None, options)
             failures = {name: text for name, (outcome, text) in found.items() if outcome == FAILED}
             known = options.known(file, failures, options)
             for name, (outcome, text) in found.items():
@@ -382,8 +377,6 @@ def everything(options: argparse.Namespace) -> int:
                 if outcome == FAILED:
                     category, why = known.get(name, (UNEXPLAINED, ""))
                     print(f"{category:12} {file}::{name}  {why or options.told(text)}", flush=True)
-                    if options.show and category == UNEXPLAINED:
-                        print(text, flush=True)
                 elif outcome == SKIPPED:
                     skips[text.splitlines()[-1][:100] if text else ""] += 1
                 here[category] += 1
@@ -398,16 +391,6 @@ def everything(options: argparse.Namespace) -> int:
     for why, number in skips.most_common(12):
         print(f"  {number} skipped: {why}")
     return bool(counts[UNEXPLAINED])
-
-
-def failed_in(saved: Path, file: str) -> set[str]:
-    """The tests of ``file`` that neither passed nor were skipped in a run that was saved."""
-    outcomes = {}
-    for line in saved.read_text("utf-8").splitlines():
-        outcome = json.loads(line)
-        outcomes[outcome["test"]] = outcome["category"]
-    names = (test.partition("::") for test, category in outcomes.items() if category not in (PASSED, SKIPPED))
-    return {name for there, _, name in names if there == file}
 
 
 def summary(counts: collections.Counter[str]) -> str:

@@ -13,12 +13,6 @@ import labkit
 pytestmark = pytest.mark.usefixtures("four")
 
 
-@pytest.fixture
-def four():
-    with labkit.simulate(gpus=4):
-        yield
-
-
 class Returns(nn.Module):
     """A module that returns what a function makes of its inputs."""
 

@@ -139,6 +139,21 @@ def test_an_empty_batch(wrap):
         assert model.weight.grad.abs().sum() == 0
 
 
+def test_a_gradient_that_the_weight_and_the_input_share_is_not_written(wrap, gpus):
+    class Shift(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1, 3))
+
+        def forward(self, x):
+            return x + self.weight  # of both, the gradient is the very tensor that came from the output
+
+    x, model = torch.ones(2, 3, device="cuda:0", requires_grad=True), Shift().cuda()
+    (wrap(model)(x) ** 2).sum().backward()
+    assert x.grad.tolist() == [[4.0] * 3] * 2
+    assert model.weight.grad.tolist() == [[8.0] * 3]
+
+
 def test_sparse_gradients_of_some_replicas(wrap):
     """A replica that does not use an embedding has a dense gradient of zeros for it."""
 

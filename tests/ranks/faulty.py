@@ -1,18 +1,11 @@
-"""Faulty distributed scripts, drawn by a seed: each with the fault that was put in, and what must be said of it.
-
-``python tests/ranks/faulty.py 1000`` runs so many (and ends itself, with a traceback, if one hangs).
-"""
+"""Faulty distributed scripts, drawn by a seed: each with the fault that was put in, and what must be said of it."""
 
 from __future__ import annotations
 
-import faulthandler
 import random
 import re
-import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
 BEGIN = """\
 import os, queue, sys, threading
@@ -125,28 +118,3 @@ def problem(script: Faulty) -> str:
     text = run(script)
     wrong = [pattern for pattern in script.said if not re.search(pattern, text)]
     return f"{script.fault}: not said: {wrong}\n{script.source}\n{text}" if wrong else ""
-
-
-def main(count: int, first: int = 0) -> int:
-    import warnings
-
-    warnings.simplefilter("ignore")
-    started, wrong, ran, longest = perf_counter(), [], Counter(), 0.0
-    for seed in range(first, first + count):
-        faulthandler.dump_traceback_later(60, exit=True)
-        script, began = made(seed), perf_counter()
-        ran[script.fault] += 1
-        if found := problem(script):
-            wrong.append(seed)
-            print(f"--- {seed}: {found}", flush=True)
-        longest = max(longest, perf_counter() - began)
-    faulthandler.cancel_dump_traceback_later()
-    print(
-        f"{count} scripts of {len(ran)} faults: 0 hangs, {len(wrong)} not named right {wrong}; "
-        f"{perf_counter() - started:.1f} s, the longest {longest:.2f} s"
-    )
-    return bool(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:] or ["1000"])))

@@ -1,4 +1,4 @@
-"""Faulty scripts, drawn by a seed, end at once and name their fault (``python tests/ranks/faulty.py 1000``: more)."""
+"""Faulty scripts, drawn by a seed, end at once and name their fault; with a larger range there are more of them."""
 
 import faulthandler
 import sys

@@ -370,7 +370,9 @@ def test_each_cause_names_a_section_of_a_lesson(language):
 
 
 def test_json_has_all_facts(tmp_path):
-    found = labkit.parity(write_script(FOLDER / "experts_of_ranks.py", tmp_path, "experts_not_divided"), [1, 2])
+    found = labkit.parity(
+        write_script(FOLDER / "experts_of_ranks.py", tmp_path, "experts_not_divided"), [1, 2]
+    )
     facts = json.loads(found.to_json())
     assert facts["same"] is False
     assert facts["layouts"][1]["finding"]["name"] == "denominator"

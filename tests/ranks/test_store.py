@@ -65,7 +65,10 @@ def test_who_waits_for_a_key_that_nobody_sets_is_told_so():
     error = failed.value.error
     assert "rank 1  waits in store.wait('default_pg/0//never') at test_store.py:" in str(error)
     assert "The keys in the store are never set" in str(error)
-    assert [(wait.call, wait.waits_for) for wait in error.waits.ranks] == [("barrier", (1,)), ("store.wait", ())]
+    assert [(wait.call, wait.waits_for) for wait in error.waits.ranks] == [
+        ("barrier", (1,)),
+        ("store.wait", ()),
+    ]
 
 
 def test_a_store_that_only_cpp_holds_is_still_there():
