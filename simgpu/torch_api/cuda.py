@@ -6,6 +6,7 @@ The Python code of ``torch.cuda`` and ``torch.accelerator`` runs unmodified on t
 from __future__ import annotations
 
 import logging
+import types
 import uuid
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -260,6 +261,23 @@ def _memory_used(machine: TheMachine, device: Any = None) -> int:
     return total - free
 
 
+class _Runtime(types.SimpleNamespace):
+    """The functions of the CUDA runtime (``torch.cuda.cudart()``) that torch's own Python calls; others are refused."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python's own protocols
+            raise AttributeError(name)
+        refusing(f"_cudart.{name}")()
+
+
+def _cudart(machine: TheMachine) -> _Runtime:
+    return _Runtime(
+        cudaError=type("cudaError", (int,), {"success": 0}),
+        cudaMemGetInfo=lambda index: memory_info(machine.gpu(index)),
+        cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0,
+    )  # fmt: skip
+
+
 _ANSWERED = ("_cuda_", "_accelerator_", "_get_accel", "_group", "_broadcast", "_scatter", "_gather")
 
 
@@ -296,6 +314,7 @@ def patches(machine: TheMachine) -> Iterator[Patch]:
     properties = cache(DeviceProperties)
     yield Patch(cuda, "_get_device_properties", lambda index: properties(machine.gpu(index)))
     yield Patch(cuda, "_initialized", has_gpus)
+    yield Patch(cuda, "_cudart", _cudart(machine))
     yield Patch(cuda, "_cached_device_count", None)
     # Without NVML, torch does not ask the driver for GPUs that it does not have (features/refused.py).
     yield Patch(cuda, "_HAS_PYNVML", False)
