@@ -51,8 +51,3 @@ class Shards:
     def exceeds_capacity(self) -> bool:
         """Whether a rank needs more than its GPU has."""
         return self.capacity is not None and self.total > self.capacity
-
-    @property
-    def weights_sent(self) -> int:
-        """How many times (ranks - 1) / ranks of the weights' bytes a rank sends in a step."""
-        return 0 if self.ranks == 1 else 2 + self.is_sharded("weights")

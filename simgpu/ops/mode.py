@@ -167,11 +167,6 @@ class MachineMode(TorchFunctionMode):
         else:
             vars(self)["__torch_function__"] = MethodType(answer, self)
 
-    @property
-    def answers(self) -> bool:
-        """Whether this class answers calls, without a replacement."""
-        return "__torch_function__" not in vars(self)
-
     def retire(self) -> None:
         """Pass calls on from now on, to the machine in use, because threads may outlive this machine."""
         self.answer_by(_pass_on)

@@ -71,7 +71,8 @@ def state(machine, tensors):
     depth = torch._C._len_torch_function_stack()
     return {
         "function modes": [id(torch._C._get_function_stack_at(at)) for at in range(depth)],
-        "dispatch modes": torch._C._len_torch_dispatch_stack(), "the mode's answer": machine.mode.answers,
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "the mode's answer": vars(machine.mode).get("__torch_function__"),
         "default device": torch.zeros(1).device,
         "current": (torch.cuda.current_device(), torch.cuda.current_stream(0), torch.cuda.current_stream(1)),
         "at work": (work.gpu, work.whole, work.engine),
