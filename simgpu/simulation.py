@@ -23,7 +23,6 @@ def simulate(
     gpus: int = 8,
     *,
     memory: str | int | Sequence[str | int] | None = None,
-    backing: str = "cpu",
     order: Sequence[int] | str | None = None,
     gpu_model: str | None = None,
 ) -> Machine:
@@ -34,7 +33,6 @@ def simulate(
     gpus        how many, 0 to 1024.
     memory      of each GPU: bytes, text like "16 GiB", or a list with an entry for each GPU. Default: that of the
                 model, 16 GiB without one.
-    backing     where values are really kept: "cpu" is the only choice.
     order       of the replicas of a data-parallel call: None runs them in device order, so that their output
                 is the same every time; "threads" lets them race as on real GPUs; a list such as
                 [2, 0, 1] runs them in that order.
@@ -48,10 +46,6 @@ def simulate(
         en, zh = f"a list with one entry for each of the {gpus} GPUs", f"是列表，给 {gpus} 块 GPU 各写一项"
         raise ValueError(must("memory", memory, en=en, zh=zh))
     order = children.checked_order(order, gpus)
-    if str(backing) != "cpu":  # earlier versions allowed a real GPU, untried
-        raise ValueError(
-            must("backing", backing, en="'cpu', where values are kept", zh="是 'cpu'：数值存放在 CPU 上")
-        )
     warn_if_untried(torch.__version__)
     return _take_over(Machine(gpus, memory, order, gpu_model=gpu_model))
 

@@ -154,7 +154,7 @@ def test_a_machine_that_another_thread_replaced_leaves_this_thread():
     ({"gpus": 2, "memory": ["1 GiB"]}, ValueError, "memory must be a list with one entry for each of the 2 GPUs"),
     ({"gpus": 2, "order": [0, 0]}, ValueError, "order must name each of the 2 GPUs once"),
     ({"gpus": 2, "order": "fast"}, ValueError, "order must be None, 'threads' or a list"),
-    ({"gpus": 2, "backing": "cuda:0"}, ValueError, "backing must be 'cpu', where values are kept, got 'cuda:0'"),
+    ({"gpus": 2, "backing": "cuda:0"}, TypeError, "unexpected keyword argument 'backing'"),
 ])  # fmt: skip
 def test_misuse_is_refused_before_anything_changes(arguments, error, text):
     with pytest.raises(error, match=text.replace("(", r"\(")):
