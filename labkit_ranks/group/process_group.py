@@ -202,9 +202,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             self._start_call("new_group", members=call.members, own_group=not numbered).wait()
 
     def shutdown(self) -> None:
-        rank = current_rank()
-        if rank is not None and self._transport is not None and not self.destroyed:
-            wait_on_host(rank, lambda: self._transport.flush(rank.number))
+        if self._transport is not None and not self.destroyed:
+            number = self._transport.ranks[self._rank]
+            wait_on_host(current_rank(), lambda: self._transport.flush(number))
         self.destroyed = True
 
     def abort(self) -> None:

@@ -47,8 +47,14 @@ def _update_watched(rank: TimedRank) -> None:
             opened(machine)
 
 
-def wait_on_host(rank: TimedRank, wait: Callable[[], object]) -> None:
-    """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the current line of the user."""
+def wait_on_host(rank: TimedRank | None, wait: Callable[[], object]) -> None:
+    """Call ``wait()``, in which the host of ``rank`` waits for its GPU at the current line of the user.
+
+    ``rank`` is None in a process that has no number from a launcher.
+    """
+    if rank is None:
+        wait()
+        return
     here = CollectiveCall("")
     here.locate()
     if here.code is None:  # no line of the user: a judge of the course reads

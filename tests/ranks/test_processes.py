@@ -259,6 +259,10 @@ def work(rank, size, path):
     x = torch.full((2,), float(rank + 1), device=f"cuda:{rank}")
     dist.all_reduce(x)
     group = dist.new_group([0, 1])
+    dist.all_reduce(x, group=group, async_op=True)
+    dist.destroy_process_group(group)  # runs the call
+    assert x.tolist() == [6.0, 6.0]
+    group = dist.new_group([0, 1])
     dist.all_reduce(x, group=dist.group.WORLD if rank else group)
 
 
