@@ -163,9 +163,10 @@ _WITHOUT_TENSORS = {"barrier", "new_group", "split_group"}
 KINDS = frozenset(_KINDS) | _WITHOUT_TENSORS | {"recv"}
 
 
-def write_results(calls: Sequence[CollectiveCall], at: int) -> None:
-    """Write the results of member ``at``; of a message, 1 is the receiver."""
-    write_outputs(compute_outputs(calls, at))
+def write_results(calls: Sequence[CollectiveCall], *members: int) -> None:
+    """Write the results of ``members``; of a message, 1 is the receiver."""
+    for at in members:
+        write_outputs(compute_outputs(calls, at))
 
 
 def write_outputs(pairs: Pairs) -> None:

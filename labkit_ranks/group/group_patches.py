@@ -97,7 +97,6 @@ class NcclGroup(SimulatedProcessGroup):
         )  # fmt: skip
         self.options = options
         self._name = options.group_name
-        self._connect()
 
 
 class GlooOptions(SimpleNamespace):
@@ -121,7 +120,6 @@ class GlooGroup(SimulatedProcessGroup):
         timeout = timeout._timeout if isinstance(timeout, GlooOptions) else timeout
         backends = _backends_of_new_group("gloo")
         super().__init__(store, rank, size, backends=backends, ranks=_making.ranks, timeout=timeout)
-        self._connect()
 
     @staticmethod
     def create_device(hostname: str = "", interface: str = "", lazy_init: bool | None = None) -> object:

@@ -10,6 +10,7 @@ C++ (DDP's Reducer, functional collectives) calls the methods by their C++ names
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -81,6 +82,8 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         self.pairs: dict[tuple[int, int], int] = {}
         self._coalesced: list[Any] | None = None
         self.destroyed = False
+        # Read once (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, the constructor).
+        self._blocking_wait = os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0"
 
     # Attributes and small answers.
 
@@ -109,9 +112,9 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
-        if current_thread_rank() is not None:
-            # Not at the first call: all ranks must count the groups of one name in the order of creation.
-            self.transport()
+        # Not at the first call: all members are making the group now, but some may never make a call. And all must
+        # count the groups of one name in the order of creation.
+        self.transport()
 
     def _set_group_desc(self, desc: str) -> None:
         self._desc = desc
@@ -352,6 +355,8 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
             if call.watched:
                 sample_memory(rank, call.kind, call.device if call.inputs or call.outputs else "")
         call.timeout = call.timeout or self.timeout
+        if self._blocking_wait:
+            call.memo["timed"] = True
         slot = self.transport().submit(call)
         if slot.error is not None:  # raise now: the Work may never be waited for
             raise slot.error
@@ -361,11 +366,6 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
-
-    def _connect(self) -> None:
-        """Connect now if ranks are processes: all members are making the group, but some may never make a call."""
-        if current_thread_rank() is None:
-            self.transport()
 
     def transport(self) -> Any:
         """Return the transport: between threads if this thread is a rank, else between processes."""

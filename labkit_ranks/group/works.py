@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -65,12 +64,12 @@ class SlotWork(_WaitableWork):
             tell(self)
         slot, rank = self.slot, self.rank
         given = timeout is not None and timeout.total_seconds() > 0  # -1 ms is "none given" in C++
-        if given or os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
+        if given:
             self.call.memo["timed"] = True
         timeout = timeout if given else self.call.timeout
         began = 0.0 if rank is None else rank.clock()
         self._wait_for_slot(lambda: self._may_go_on() or "enqueued" in self.call.memo, timeout)
-        if rank is not None and not self._may_go_on():
+        if rank is not None and "enqueued" in self.call.memo and not self._may_go_on():
             enqueue(rank, self)
             return True
         if rank is not None and slot.done:

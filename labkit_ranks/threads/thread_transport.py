@@ -171,8 +171,7 @@ class ThreadTransport:
             if root is not None and root not in of:
                 raise NotRunning((self.ranks[root],))
         try:
-            for call in calls:
-                semantics.write_results(every, call.at)
+            semantics.write_results(every, *(call.at for call in calls))
         except RuntimeError:
             if self._running is None:
                 raise

@@ -1,5 +1,6 @@
 """NCCL's calls return before the other ranks have come: what makes the host wait for the GPU stands, nothing else."""
 
+import os
 from datetime import timedelta
 
 import pytest
@@ -147,6 +148,14 @@ def test_with_blocking_wait_the_call_itself_stands(monkeypatch):
     error = error_of(one_more(GOES_ON["nothing"]))
     assert isinstance(error, Deadlock)
     assert "the host at" not in str(error)
+
+
+def test_blocking_wait_is_read_as_the_group_is_made():
+    def program(n):
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+        one_more(GOES_ON["nothing"])(n)
+
+    assert not isinstance(error_of(program), Deadlock)
 
 
 @pytest.mark.parametrize("device_id", [False, True])
