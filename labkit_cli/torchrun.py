@@ -182,22 +182,7 @@ def _run_in_processes(
     from labkit_ranks.torchrun.in_processes import run as run_processes
 
     faults = list[str]()
-    return _print_lessons(run_processes(_arguments(options, given), machine, faults), faults)
-
-
-def _arguments(options: argparse.Namespace, given: set[str]) -> list[str]:
-    """Return torchrun's arguments as the user typed them."""
-    found = []
-    for action in _torchrun_parser()._actions:
-        value = getattr(options, action.dest, None)
-        if action.dest not in given or not action.option_strings:
-            continue
-        if isinstance(value, list):
-            value = ",".join(part.replace(",", ",,") for part in value)
-        found += (
-            [action.option_strings[-1]] if action.nargs == 0 else [f"{_option_name(action.dest)}={value}"]
-        )
-    return [*found, options.training_script, *options.training_script_args]
+    return _print_lessons(run_processes(options, given, machine, faults), faults)
 
 
 def _run_in_threads(options: argparse.Namespace, machine: children.MachineDescription) -> int:

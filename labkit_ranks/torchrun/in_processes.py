@@ -8,7 +8,8 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -25,12 +26,11 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
 def run(
-    arguments: Sequence[str],
-    machine: children.MachineDescription,
-    faults: list[str] | None = None,
+    options: Namespace, given: Collection[str], machine: children.MachineDescription, faults: list[str]
 ) -> int:
-    """Do what ``torchrun ARGUMENTS`` does, on ``machine``, with real processes; return the exit code.
+    """Do what torchrun does with ``options``, on ``machine``, with real processes; return the exit code.
 
+    given    the names of the options that the user has given.
     faults   receives the names of the faults that are reported last.
 
     ``--nnodes N`` without an address of the other nodes starts all N nodes here, each with a launcher of its own.
@@ -41,15 +41,8 @@ def run(
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     gc.disable()  # importing torch leaves no garbage, and collecting takes a tenth of the time
     with patch.dict(os.environ, environment):  # the agent passes its own environment on
-        from torch.distributed.run import parse_args
-
         from .worker import preload_torch
 
-        options = parse_args(list(arguments))
-        if options.nproc_per_node in ("gpu", "auto"):
-            options.nproc_per_node = str(len(machine.visible_gpus(environment)))
-        script = len(arguments) - 1 - len(options.training_script_args)
-        given = {argument.partition("=")[0].replace("_", "-") for argument in arguments[:script]}
         preload_torch(options.training_script, options.module)
         folder = os.environ[REPORTS] = mkdtemp(prefix="labkit")
         try:
@@ -58,19 +51,20 @@ def run(
             for path in Path(folder).glob(f"{options.max_restarts}*"):
                 fault, _, text = path.read_text("utf-8").partition("\n")
                 sys.stderr.write(f"labkit: {text}\n")
-                (faults if faults is not None else []).append(fault)
+                faults.append(fault)
             return code
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(options: Any, given: set[str]) -> int:
+def _launch(options: Any, given: Collection[str]) -> int:
     """Start the nodes of this computer."""
     from torch.distributed.run import parse_min_max_nnodes
 
     nodes = parse_min_max_nnodes(options.nnodes)[1]
-    elsewhere = {"--node-rank", "--master-addr", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-conf"} & given
-    if not elsewhere and not options.standalone and "--master-port" not in given:
+    names = ("node_rank", "master_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_conf")
+    elsewhere = any(name in given for name in names)
+    if not elsewhere and not options.standalone and "master_port" not in given:
         with socket.socket() as free:  # the default, 29500, is also that of other runs
             free.bind(("127.0.0.1", 0))
             options.master_port = int(free.getsockname()[1])

@@ -23,15 +23,10 @@ from labkit_ranks.torchrun.forked_workers import ForkedWorkers
 from tools.warm import python
 
 ROOT = Path(__file__).parents[2]
-LAUNCH = """
-import sys
-from labkit_ranks.torchrun.in_processes import run
-from simgpu.children.environment import describe_requested_machine
-sys.exit(run(sys.argv[1:], describe_requested_machine(2, "1 GiB", None)))
-"""
+LAUNCH = ("-m", "labkit", "torchrun", "--processes", "--gpus", "2", "--memory", "1 GiB")
 
 
-def begin(tmp_path, script, *arguments, of=("-c", LAUNCH), **options):
+def begin(tmp_path, script, *arguments, of=LAUNCH, **options):
     (tmp_path / "train.py").write_text(script)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LABKIT_LANGUAGE": "en"}
     command = [*python(), *of, *arguments]
@@ -401,7 +396,7 @@ def test_the_exit_code_of_several_nodes_is_the_first_that_failed(monkeypatch, ow
     monkeypatch.setattr(in_processes.os, "wait", lambda: next(ended))
     monkeypatch.setattr(in_processes, "_run_node", lambda options: own if options.node_rank == 0 else None)
     options = SimpleNamespace(nnodes="3", standalone=False, node_rank=0, master_port=29500)
-    assert in_processes._launch(options, {"--master-port"}) == code
+    assert in_processes._launch(options, {"master_port"}) == code
 
 
 RECORDED = """
