@@ -26,7 +26,7 @@ from labkit_ranks.parity.judging import ParityLayout as ParityLayout
 from labkit_ranks.parity.parity import Parity as Parity
 from labkit_ranks.parity.parity import parity as parity
 from labkit_ranks.pictures.wait_graphs import draw_waits as draw_waits
-from labkit_ranks.planning.measuring import RankPlan as RankPlan
+from labkit_ranks.planning.memory_account import RankPlan as RankPlan
 from labkit_ranks.planning.script_plan import ScriptPlan as ScriptPlan
 from labkit_ranks.planning.script_plan import plan as plan
 from labkit_ranks.plans.heat import HeatMaps as HeatMaps

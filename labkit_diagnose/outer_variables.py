@@ -48,24 +48,27 @@ class Variable:
 
 
 class OuterVariables:
-    """The outer variables of a model's functions; :meth:`restore` resets each to its value at :meth:`keep`."""
+    """The variables, classes and ``lru_cache`` functions outside a model that its functions reach.
+
+    :meth:`restore` resets each to its value at :meth:`keep`.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        reached = _ReachedVariables()
+        self._variables, self._caches = list[Variable](), list[Any]()
+        self._classes: dict[type, None] = {}
+        self._visited: dict[int, object] = {}
+        self._named: set[tuple[int, str]] = set()
+        self._undo: list[Callable[[], object]] = []
         for function in _functions_of(model):
-            reached.follow(function, _DEPTH)
-        self._reached, self._undo = reached, list[Callable[[], object]]()
+            self._follow(function, _DEPTH)
 
     def keep(self, others: Iterable[object] = ()) -> None:
         """Remember the contents of the variables, and of ``others``, for :meth:`restore`."""
-        variables, kinds = self._reached.variables, self._reached.classes
-        self._undo += [partial(one.set, one.value) for one in variables]
-        self._undo += [partial(_refill_class, kind, _class_data(kind)) for kind in kinds]
-        self._undo += [
-            partial(_clear_cache, cache, cache.cache_info().currsize) for cache in self._reached.caches
-        ]
-        shared = [value for kind in kinds for value in _class_data(kind).values()]
-        if values := [*(one.value for one in variables), *shared, *others]:
+        self._undo += [partial(one.set, one.value) for one in self._variables]
+        self._undo += [partial(_refill_class, kind, _class_data(kind)) for kind in self._classes]
+        self._undo += [partial(_clear_cache, cache, cache.cache_info().currsize) for cache in self._caches]
+        shared = [value for kind in self._classes for value in _class_data(kind).values()]
+        if values := [*(one.value for one in self._variables), *shared, *others]:
             library = library_objects()
             for value in values:
                 self._undo += _undo_steps(value, library, _DEPTH)
@@ -73,10 +76,10 @@ class OuterVariables:
     def values(self) -> dict[str, list[object]]:
         """Return the current values by name of the variables whose changes are reported."""
         found: dict[str, list[object]] = {}
-        for one in self._reached.variables:
+        for one in self._variables:
             if one.reported:
                 found.setdefault(one.name, []).append(one.get())
-        for kind in self._reached.classes:
+        for kind in self._classes:
             # Dicts of classes are caches, most likely, except those of autograd Functions.
             every = issubclass(kind, torch.autograd.Function)
             for name, value in _class_data(kind).items():
@@ -86,7 +89,7 @@ class OuterVariables:
 
     def select_function_names(self, names: list[str]) -> list[str]:
         """Return the ``names`` that belong to classes of autograd Functions."""
-        own = {kind.__name__ for kind in self._reached.classes if issubclass(kind, torch.autograd.Function)}
+        own = {kind.__name__ for kind in self._classes if issubclass(kind, torch.autograd.Function)}
         return [name for name in names if name.partition(".")[0] in own]
 
     def restore(self) -> None:
@@ -95,58 +98,36 @@ class OuterVariables:
             for undo in self._undo:
                 stack.callback(undo)
 
-
-def _functions_of(model: nn.Module) -> Iterator[Any]:
-    """Yield hooks, classes and attributes of modules: any function that forward or backward may call."""
-    kinds: dict[type, None] = {}
-    for module in model.modules():
-        for hooks in _HOOKS:
-            yield from getattr(module, hooks, {}).values()
-        kinds |= dict.fromkeys(type(module).__mro__)
-    yield from kinds
-    yield from (value for _, value in attributes_of(model))
-
-
-class _ReachedVariables:
-    """The variables, classes and ``lru_cache`` functions that some functions reach."""
-
-    def __init__(self) -> None:
-        self.variables: list[Variable] = []
-        self.classes: dict[type, None] = {}
-        self.caches: list[Any] = []
-        self._visited: dict[int, object] = {}
-        self._named: set[tuple[int, str]] = set()
-
-    def follow(self, function: Any, depth: int) -> None:
+    def _follow(self, function: Any, depth: int) -> None:
         """Collect the variables that ``function``, a function or class, reaches."""
         if id(function) in self._visited or depth <= 0:
             return
         self._visited[id(function)] = function
         if isinstance(function, partial):
             for part in (function.func, *function.args, *function.keywords.values()):
-                self.follow(part, depth)
+                self._follow(part, depth)
         elif isinstance(function, (MethodType, BuiltinMethodType)):
             owner = function.__self__
             if not isinstance(owner, nn.Module) and _has_contents(owner):
-                self.variables.append(Variable(type(owner).__name__, owner, lambda: owner, id))
+                self._variables.append(Variable(type(owner).__name__, owner, lambda: owner, id))
             if isinstance(function, MethodType):
-                self.follow(function.__func__, depth)
+                self._follow(function.__func__, depth)
         elif isinstance(function, _CACHE):
-            self.caches.append(function)
-            self.follow(function.__wrapped__, depth)
+            self._caches.append(function)
+            self._follow(function.__wrapped__, depth)
         elif isinstance(function, type) and not is_library(function):
-            self.classes[function] = None
+            self._classes[function] = None
             for value in vars(function).values():
-                self.follow(getattr(value, "__func__", getattr(value, "fget", value)), depth)
+                self._follow(getattr(value, "__func__", getattr(value, "fget", value)), depth)
         elif isinstance(function, FunctionType) and not belongs_to_library(function):
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                 with suppress(ValueError):  # not assigned yet
                     inside: object = cell.cell_contents
                     if isinstance(inside, (*_FUNCTIONS, type)):
-                        self.follow(inside, depth - 1)
+                        self._follow(inside, depth - 1)
                     elif isinstance(inside, (int, float, str, tuple, Tensor)) or _has_contents(inside):
                         get, put = (partial(do, cell, "cell_contents") for do in (getattr, setattr))
-                        self.variables.append(Variable(name, inside, get, put))
+                        self._variables.append(Variable(name, inside, get, put))
             self._collect_globals(function.__globals__, names_in(function.__code__), depth)
 
     def _collect_globals(self, space: dict[str, Any], names: Iterable[str], depth: int) -> None:
@@ -158,13 +139,24 @@ class _ReachedVariables:
             if isinstance(value, ModuleType):
                 self._collect_globals(vars(value), names, depth - 1)
             elif isinstance(value, (*_FUNCTIONS, type)):
-                self.follow(value if isinstance(value, partial) or not is_library(value) else None, depth - 1)
+                self._follow(value if isinstance(value, partial) or not is_library(value) else None, depth - 1)
             elif not name.startswith("__") and (id(space), name) not in self._named:
                 self._named.add((id(space), name))
                 # Don't report dicts: a global dict is a cache, most likely, and replicas may fill it.
                 reported = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
                 put = partial(space.pop if value is _ABSENT else space.__setitem__, name)
-                self.variables.append(Variable(name, value, partial(space.get, name, _ABSENT), put, reported))
+                self._variables.append(Variable(name, value, partial(space.get, name, _ABSENT), put, reported))
+
+
+def _functions_of(model: nn.Module) -> Iterator[Any]:
+    """Yield hooks, classes and attributes of modules: any function that forward or backward may call."""
+    kinds: dict[type, None] = {}
+    for module in model.modules():
+        for hooks in _HOOKS:
+            yield from getattr(module, hooks, {}).values()
+        kinds |= dict.fromkeys(type(module).__mro__)
+    yield from kinds
+    yield from (value for _, value in attributes_of(model))
 
 
 def _class_data(kind: type) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import io
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from labkit.cost.hardware import Accelerator
@@ -19,38 +19,8 @@ from ..rank.rank import Rank
 from ..threads.thread_transport import NotRunning
 from ..threads.world import RanksFailed, World
 from ..torchrun.script import RankProgram
-from .memory_account import MemoryAccount, count_memory
+from .memory_account import MemoryAccount, RankPlan, count_memory
 from .timing import model_clock_of, model_clocks
-
-
-@dataclass(frozen=True)
-class RankPlan:
-    """The memory of a rank's GPU, in bytes.
-
-    allocated   after an optimizer step, by kind; the sum is memory_allocated.
-    at_peak     at the peak, by kind; ``phase`` ("forward", "backward", "step") and ``line`` say where the script was.
-    parts       the seconds of the last step: computing, communication, waiting. ``operations`` counts its flops.
-    elsewhere   the GPU with these bytes, if the rank never used its own.
-    routed      whether the rank sends rows chosen by an operator to other ranks, as a router does.
-    like        the first rank that was run and holds the same bytes; the rank itself if no earlier one does.
-    steps       the optimizer steps that the rank took.
-    """
-
-    rank: int
-    allocated: dict[str, int]
-    at_peak: dict[str, int]
-    phase: str
-    line: str
-    like: int
-    parts: dict[str, float] = field(default_factory=dict)
-    operations: float = 0.0
-    elsewhere: str = ""
-    routed: bool = False
-    steps: int = 0
-
-    @property
-    def peak(self) -> int:
-        return sum(self.at_peak.values())
 
 
 def measure(
@@ -64,7 +34,7 @@ def measure(
 
     Raises RanksFailed if the script fails.
     """
-    found: dict[int, MemoryAccount] = {}
+    found: dict[int, RankPlan] = {}
     wanted = set(range(ranks)) if every else {0, ranks - 1}
     together: set[frozenset[int]] = set()
     while wanted:
@@ -84,15 +54,15 @@ def measure(
             # Modules are cycles, and a tensor larger than the computer's memory keeps every process from forking.
             gc.collect()
         wanted = _ranks_between(found)
-    return [_make_rank_plan(rank, found) for rank in range(ranks)]
+    return [_plan_of(rank, found) for rank in range(ranks)]
 
 
 def _run(
     program: RankProgram, ranks: int, nodes: int, running: set[int], memory: Any, steps: int, times: Accelerator | None
-) -> dict[int, MemoryAccount]:  # fmt: skip
-    """Run the ranks ``running`` together; return the accounts by rank."""
+) -> dict[int, RankPlan]:  # fmt: skip
+    """Run the ranks ``running`` together; return what each rank's GPU held."""
     accounts: dict[int, MemoryAccount] = {}
-    accounts |= {rank: MemoryAccount(accounts) for rank in sorted(running)}
+    accounts |= {rank: MemoryAccount(RankPlan(rank), accounts) for rank in sorted(running)}
     quiet = redirect_stdout(io.StringIO())
     with fresh_memory(), quiet, World(ranks, nodes=nodes, memory=memory, running=running) as world:
         for rank in world.ranks:
@@ -109,11 +79,11 @@ def _run(
                     if ended.code not in (None, 0):
                         raise
                 sends = any(kind.startswith("all_to_all") for kind in rank.visits.kinds())
-                account.routed = sends and mode.has_chosen
-                if not account.steps:
-                    account.after = account.by_kind()
+                account.plan.routed = sends and mode.has_chosen
+                if not account.plan.steps:
+                    account.plan.allocated = account.by_kind()
                 if account.gpu is not None and account.gpu is not rank.gpu:
-                    account.elsewhere = str(account.gpu.device)
+                    account.plan.elsewhere = str(account.gpu.device)
 
         with count_memory(accounts, steps), model_clocks(times, 0.0) if times is not None else nullcontext():
             try:
@@ -121,19 +91,16 @@ def _run(
             finally:
                 for rank in world.ranks:
                     rank.main.__dict__.clear()  # a script leaves tensors as large as the GPUs
-    return accounts
+    return {rank: account.plan for rank, account in accounts.items()}
 
 
-def _make_rank_plan(rank: int, found: dict[int, MemoryAccount]) -> RankPlan:
+def _plan_of(rank: int, found: dict[int, RankPlan]) -> RankPlan:
     seen = found[max(one for one in found if one <= rank)]
     like = next(one for one in sorted(found) if found[one].holds_same(seen))
-    return RankPlan(
-        rank, seen.after, seen.at_peak, seen.phase, seen.line, like, seen.step_parts, seen.operations,
-        seen.elsewhere, seen.routed, seen.steps,
-    )  # fmt: skip
+    return replace(seen, rank=rank, like=like)
 
 
-def _ranks_between(found: dict[int, MemoryAccount]) -> set[int]:
+def _ranks_between(found: dict[int, RankPlan]) -> set[int]:
     """Return the ranks halfway between neighbours that were run and differ."""
     run = sorted(found)
     pairs = zip(run, run[1:], strict=False)

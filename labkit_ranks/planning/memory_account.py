@@ -25,7 +25,7 @@ from labkit.base.tree import tensors_in
 from labkit.cost.plan import KINDS
 from simgpu import Gpu, hooks, parts
 
-from ..rank.rank import Rank, current_thread_rank
+from ..rank.rank import current_thread_rank
 from .timing import ModelClock
 
 _NOTE = "_labkit_note"
@@ -88,31 +88,57 @@ class StorageNote:
         self.kind = kind
 
 
-@dataclass(eq=False)
-class MemoryAccount:
-    """The bytes on a rank's GPU, by kind: now (``live``), at the peak, and after the last step.
+@dataclass
+class RankPlan:
+    """The memory of a rank's GPU, in bytes.
 
-    all         the accounts of all ranks.
-    gpu         the rank's GPU; until the rank uses its own, the first GPU that it uses.
-    at_peak     the bytes at the peak; ``phase`` and ``line`` say where the script was.
-    after       the bytes after the last optimizer step; ``steps`` is the number of steps.
-    elsewhere   the GPU with the bytes, if the rank never used its own.
+    allocated   after an optimizer step, by kind; the sum is memory_allocated.
+    at_peak     at the peak, by kind; ``phase`` ("forward", "backward", "step") and ``line`` say where the script was.
+    parts       the seconds of the last step: computing, communication, waiting. ``operations`` counts its flops.
+    elsewhere   the GPU with these bytes, if the rank never used its own.
+    routed      whether the rank sends rows chosen by an operator to other ranks, as a router does.
+    like        the first rank that was run and holds the same bytes; the rank itself if no earlier one does.
+    steps       the optimizer steps that the rank took.
     """
 
-    all: dict[int, MemoryAccount] = field(default_factory=dict)
-    gpu: Gpu | None = None
-    live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    rank: int
+    allocated: dict[str, int] = field(default_factory=dict)
     at_peak: dict[str, int] = field(default_factory=dict)
     phase: str = ""
     line: str = ""
-    after: dict[str, int] = field(default_factory=dict)
-    steps: int = 0
+    like: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
+    operations: float = 0.0
     elsewhere: str = ""
-    routed: bool = False  # as in RankPlan
+    routed: bool = False
+    steps: int = 0
+
+    @property
+    def peak(self) -> int:
+        return sum(self.at_peak.values())
+
+    def holds_same(self, other: RankPlan) -> bool:
+        """Whether two ranks hold the same bytes, with the peak at the same line."""
+        mine, theirs = (
+            (one.allocated, one.at_peak, one.line, not one.elsewhere) for one in (self, other)
+        )
+        return mine == theirs
+
+
+@dataclass(eq=False)
+class MemoryAccount:
+    """The bytes on a rank's GPU, by kind, now (``live``), and the rank's ``plan``, which is made from them.
+
+    all         the accounts of all ranks.
+    gpu         the rank's GPU; until the rank uses its own, the first GPU that it uses.
+    """
+
+    plan: RankPlan
+    all: dict[int, MemoryAccount]
+    gpu: Gpu | None = None
+    live: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     stepping: int = 0  # nested steps: ZeRO-1's optimizer steps another one
     times: ModelClock | None = None
-    step_parts: dict[str, float] = field(default_factory=dict)
-    operations: float = 0.0
     arriving: bool = False  # whether the next storage is a bucket of C++'s
     # First parameter of each optimizer -> steps, time, operations.
     _done: dict[int, tuple[int, dict[str, float], float]] = field(default_factory=dict)
@@ -123,7 +149,7 @@ class MemoryAccount:
     def take(self, gpu: Gpu, storage: Any, size: int, own: bool) -> None:
         """Count ``storage``, which was put on ``gpu``; ``own`` says whether that is the rank's GPU."""
         if self.gpu is None or (own and gpu is not self.gpu):
-            self.gpu, self.live, self.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
+            self.gpu, self.live, self.plan.at_peak = gpu, dict.fromkeys(KINDS, 0), {}
         if gpu is not self.gpu:
             return
         kind, _ = _purpose_here()
@@ -135,18 +161,18 @@ class MemoryAccount:
         if old is not None:
             kind = old.kind
         setattr(storage, _NOTE, StorageNote(self.live, kind, size))
-        if sum(self.live.values()) > sum(self.at_peak.values()):
+        if sum(self.live.values()) > self.plan.peak:
             self._look()
 
     def _look(self) -> None:
         """Keep the bytes and the script's line if this is the peak so far."""
         now = self.by_kind()
-        if sum(now.values()) > sum(self.at_peak.values()):
+        if sum(now.values()) > self.plan.peak:
             self.know_gradients(held for one in self._shards if (held := one()) is not None)
-            self.at_peak = self.by_kind()
-            making, self.line = _purpose_here(whole=True)
+            self.plan.at_peak = self.by_kind()
+            making, self.plan.line = _purpose_here(whole=True)
             backward = making == "gradients" or torch._C._current_graph_task_id() != -1
-            self.phase = "step" if self.stepping else "backward" if backward else "forward"
+            self.plan.phase = "step" if self.stepping else "backward" if backward else "forward"
 
     def by_kind(self) -> dict[str, int]:
         """Return the bytes by kind, without other ranks' bytes; tensors of C++ count as buckets."""
@@ -155,11 +181,6 @@ class MemoryAccount:
             known = sum(sum(one.live.values()) for one in self.all.values() if one.gpu is self.gpu)
             found["buckets"] += self.gpu.live() - known
         return found
-
-    def holds_same(self, other: MemoryAccount) -> bool:
-        """Whether two ranks hold the same bytes, with the peak at the same line."""
-        mine, theirs = ((one.after, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
-        return mine == theirs
 
     def know(self, tensors: Iterable[Any], kind: str, *, only: str = "") -> None:
         """Mark ``tensors`` as ``kind``; with ``only``, change just tensors of kind ``only``."""
@@ -185,26 +206,26 @@ class MemoryAccount:
         grads = [one.grad for one in parameters if one.grad is not None]
         self.know((one for one in grads if hasattr(one, "_local_tensor") or not one._is_view()), "gradients")
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, *_: object) -> None:
         self.stepping += 1
         held = [one for group in optimizer.param_groups for one in group["params"]]
         self.know(held, "weights")
         self.know_gradients(held)
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: Any, *_: object) -> None:
         self.stepping -= 1
         self.know(tensors_in(*map(dict, optimizer.state.values())), "optimizer")
         if self.stepping:
             return
         first = id(optimizer.param_groups[0]["params"][0])  # a script may make a new optimizer per step
         count, before, did = self._done.get(first, (0, {}, 0.0))
-        self.steps = max(self.steps, count + 1)
-        self.after = self.by_kind()
+        self.plan.steps = max(self.plan.steps, count + 1)
+        self.plan.allocated = self.by_kind()
         now, operations = {}, 0.0
         if self.times is not None:
             now, operations = self.times.parts(), self.times.operations
-            self.step_parts = {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
-            self.operations = operations - did
+            self.plan.parts = {part: seconds - before.get(part, 0.0) for part, seconds in now.items()}
+            self.plan.operations = operations - did
         self._done[first] = (count + 1, now, operations)
 
 
@@ -225,37 +246,36 @@ class EnoughSteps(SystemExit):
 def count_memory(accounts: dict[int, MemoryAccount], steps: int) -> Iterator[None]:
     """Count the memory of each rank with an account; end a rank that begins another step after ``steps``."""
 
-    def account_of(rank: Rank | None) -> MemoryAccount | None:
-        return None if rank is None else accounts.get(rank.number)
-
     def take(gpu: Gpu, storage: Any) -> None:
         rank = current_thread_rank()
-        if rank is not None and (account := account_of(rank)) is not None:
+        if rank is not None and (account := accounts.get(rank.number)) is not None:
             account.take(gpu, storage, storage._labkit_mark.block, gpu is rank.gpu)
 
-    def meet() -> None:
-        if (account := account_of(current_thread_rank())) is not None:
-            account.arriving = True
+    def on_rank(count: Callable[..., None]) -> Callable[..., None]:
+        """Return a hook that calls ``count`` with the account of this thread's rank."""
 
-    def check_steps(account: MemoryAccount, module: torch.nn.Module) -> None:
-        if account.steps >= steps and not account.stepping:
-            raise EnoughSteps
-        account.know_module(module)
-
-    def make_hook(count: Callable[[MemoryAccount, Any], None]) -> Callable[..., None]:
-        def hook(what: Any, *_: Any) -> None:
-            if (account := account_of(current_thread_rank())) is not None:
-                count(account, what)
+        def hook(*args: Any) -> None:
+            rank = current_thread_rank()
+            if rank is not None and (account := accounts.get(rank.number)) is not None:
+                count(account, *args)
 
         return hook
 
+    def note_arrival(account: MemoryAccount) -> None:
+        account.arriving = True
+
+    def check_steps(account: MemoryAccount, module: torch.nn.Module, _: object) -> None:
+        if account.plan.steps >= steps and not account.stepping:
+            raise EnoughSteps
+        account.know_module(module)
+
     with ExitStack() as stack:
         for handle in (
-            register_module_forward_pre_hook(make_hook(check_steps)),
-            register_optimizer_step_pre_hook(make_hook(MemoryAccount.before_step)),
-            register_optimizer_step_post_hook(make_hook(MemoryAccount.after_step)),
+            register_module_forward_pre_hook(on_rank(check_steps)),
+            register_optimizer_step_pre_hook(on_rank(MemoryAccount.before_step)),
+            register_optimizer_step_post_hook(on_rank(MemoryAccount.after_step)),
         ):
             stack.callback(handle.remove)
         stack.enter_context(hooks.storage_taken.adding(take))
-        stack.enter_context(hooks.tensor_met.adding(meet))
+        stack.enter_context(hooks.tensor_met.adding(on_rank(note_arrival)))
         yield

@@ -20,7 +20,8 @@ from labkit.view.picture import Picture
 
 from ..pictures.captions import caption
 from ..torchrun.script import RankProgram
-from .measuring import RankPlan, measure
+from .measuring import measure
+from .memory_account import RankPlan
 
 _TEXTS = texts_beside(__file__)
 
