@@ -55,57 +55,29 @@ def move_unregistered(
         tensor.data = tensor.data.to(device)
 
 
-class AttributeChanges:
-    """A snapshot of a model's attributes; :meth:`changes` compares the current attributes with it."""
+class State:
+    """The tensors and simple values in a model's attributes and buffers, and in ``others``, when this was made."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._held: list[object] = []  # keeps marked objects alive: ids stay unique
-        self._before = {where: (mark(value), inside) for where, value, inside in self._state()}
-
-    def changes(self) -> tuple[list[str], list[str]]:
-        """Return the names (``rnn.last_hidden``) of reassigned attributes and of attributes changed in place."""
-        lost, shared = [], []
-        for where, value, inside in self._state():
-            before, contents = self._before.get(where, (None, None))
-            if mark(value) != before:
-                lost.append(where)
-            elif inside != contents:
-                shared.append(where)
-        return lost, shared
-
-    def _state(self) -> Iterator[tuple[str, object, object]]:
-        for where, value in attributes_of(self._model):
-            self._held.append(value)
-            yield where, value, marks_inside(value, self._held)
-        for path, module in self._model.named_modules():
-            for name, value in module.named_buffers(recurse=False):
-                # DataParallel keeps in-place changes of the first replica's buffers; only a new tensor is lost.
-                self._held.append(value)
-                yield f"{path}.{name}".lstrip("."), value, None
-
-
-class Contents:
-    """A copy of the tensors and simple values in attributes of a model and in other variables."""
-
-    def __init__(self, model: nn.Module, names: Iterable[str], others: Mapping[str, object]) -> None:
-        held = {**dict(attributes_of(model)), **dict(model.named_buffers())}
-        values = {name: held.get(name) for name in names} | dict(others)
+    def __init__(self, model: nn.Module, others: Mapping[str, object]) -> None:
+        # Keep the values: ids stay unique.
+        self._own = {**dict(attributes_of(model)), **dict(model.named_buffers())}
         # One level more: other variables come in lists, as several may have one name.
-        self._found = {name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in values.items()}
+        self._found = {
+            name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in (self._own | dict(others)).items()
+        }
 
-    def differing(self, other: Contents) -> list[str]:
-        """Return the names whose values differ in ``other``."""
-        return [
-            name
-            for name, found in other._found.items()
-            if not _have_equal_leaves(self._found.get(name, {}), found)
-        ]
+    def reassigned(self, later: State) -> list[str]:
+        """Return the names (``rnn.last_hidden``) of attributes and buffers that are other objects ``later``."""
+        before = {name: mark(value) for name, value in self._own.items()}
+        return [name for name, value in later._own.items() if mark(value) != before.get(name)]
 
-    def with_tensors(self) -> list[str]:
-        """Return the names of attributes and variables that hold tensors."""
-        found = self._found.items()
-        return [name for name, held in found if any(isinstance(one, Tensor) for one in held.values())]
+    def changed(self, later: State) -> list[str]:
+        """Return the names whose values differ ``later``."""
+        pairs = ((name, self._found.get(name, {}), found) for name, found in later._found.items())
+        return [name for name, before, found in pairs if not _have_equal_leaves(before, found)]
+
+    def holds_tensors(self, name: str) -> bool:
+        return any(isinstance(one, Tensor) for one in self._found[name].values())
 
 
 def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
@@ -214,19 +186,6 @@ def slots_of(value: object) -> list[str]:
     named = [kind.__dict__.get("__slots__", ()) for kind in kinds]
     names = [name for slots in named for name in ((slots,) if isinstance(slots, str) else slots)]
     return [name for name in names if not name.startswith("__") and hasattr(value, name)]
-
-
-def marks_inside(value: object, held: list[object], depth: int = _DEPTH) -> object:
-    """Return a mark that changes when ``value`` is changed in place. Append marked objects to ``held``."""
-    if isinstance(value, Tensor):
-        return None if isinstance(value, nn.Parameter) or value.is_inference() else value._version
-    if isinstance(value, (set, frozenset)):
-        elements = [element for _, element in pairs_in(value)]
-        held += elements
-        return frozenset(map(mark, elements))
-    items = items_of(value) if depth else []
-    held += (item for _, item in items)
-    return [(step, mark(item), marks_inside(item, held, depth - 1)) for step, item in items]
 
 
 def mark(value: object) -> object:

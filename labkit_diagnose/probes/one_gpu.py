@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labkit.base.language import series
 from labkit.base.tree import is_dataclass, leaves, output_name
 
-from ..attributes import AttributeChanges, Contents, unregistered_modules, unregistered_tensors
+from ..attributes import State, unregistered_modules, unregistered_tensors
 from ..comparison import batch_norms
 from ..deep_copy import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
@@ -61,8 +61,8 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     reports these), and changes outside the module, except variables of its hooks and other functions.
     """
     model = runs.as_given()
-    watch, outside = AttributeChanges(model), OuterVariables(model)
-    registered, before = dict(model.named_parameters()), Contents(model, (), outside.values())
+    outside, registered = OuterVariables(model), dict(model.named_parameters())
+    before = State(model, outside.values())
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
@@ -70,21 +70,23 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     if (error := runs.error_of(model)) is not None:
         yield _failure(runs, error)
         return
-    lost, shared = watch.changes()
+    after = State(model, outside.values())
+    lost, changed = before.reassigned(after), before.changed(after)
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
         yield KINDS["lazy_modules.made"](list_some(made))
-    around = before.differing(Contents(model, (), outside.values()))
-    written = _find_written(runs, model, [*lost, *shared], around, outside)
-    if kept := outside.select_function_names([name for name in around if name in written]):
+    written = _find_written(runs, model, outside, after, changed)
+    around, buffers = outside.values(), dict(model.named_buffers())
+    if kept := outside.select_function_names([name for name in written if name in around]):
         yield KINDS["shared_state.function"](list_some(kept))
     mixed = runs.mode.many.error is not None and is_mix(runs.mode.many.error)
     if lost_then := [name for name in lost if name in written and not _is_internal(model, name)]:
         yield KINDS["attributes_lost"](list_some(lost_then))
-    shared_then = [name for name in shared if name in written or mixed]
-    if shared_then := [*shared_then, *(name for name in around if name in written and name not in kept)]:
-        yield KINDS["shared_state"](list_some(shared_then))
-    cached = Contents(model, [name for name in (*lost, *shared) if name not in written], {}).with_tensors()
-    if cached and not mixed:
+    # DataParallel keeps in-place changes of the first replica's buffers; only a new tensor is lost.
+    inside = [name for name in dict.fromkeys([*changed, *written]) if name not in {*lost, *kept, *buffers}]
+    if shared := [name for name in inside if name in written or (mixed and name not in around)]:
+        yield KINDS["shared_state"](list_some(shared))
+    caches = [name for name in (*lost, *inside) if name not in written and name not in around]
+    if (cached := [name for name in caches if after.holds_tensors(name)]) and not mixed:
         error = runs.error_of(runs.subject.wrap_in_parallel(model, runs.ids))
         if error is not None and is_mix(error):
             yield KINDS["cache_on_one_gpu"](list_some(cached))
@@ -99,12 +101,12 @@ def check_state(runs: Runs) -> Iterator[Finding]:
 
 
 def _find_written(
-    runs: Runs, model: nn.Module, names: list[str], around: list[str], outside: OuterVariables
+    runs: Runs, model: nn.Module, outside: OuterVariables, before: State, changed: list[str]
 ) -> list[str]:
-    """Return the attributes and outer variables whose contents depend on the rows, so that they are no caches."""
-    if not (all_names := [*names, *around]):
-        return []
-    before = Contents(model, names, outside.values())
+    """Return the attributes and outer variables whose contents depend on the rows, so that they are no caches.
+
+    Return those that the first run ``changed`` if a second run cannot tell.
+    """
 
     def first_row_only(path: str, tensor: Tensor) -> Tensor:
         dim = runs.subject.dim
@@ -115,10 +117,10 @@ def _find_written(
     given = runs.inputs.replace_tensors(first_row_only)
     others = given.tensors()
     if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered_tensors().items()):
-        return all_names  # all rows are equal: a second run cannot tell
+        return changed  # all rows are equal
     if runs.error_of(model, given, seed=1) is not None:
-        return all_names
-    return before.differing(Contents(model, names, outside.values()))
+        return changed
+    return before.changed(State(model, outside.values()))
 
 
 def _is_internal(model: nn.Module, name: str) -> bool:
