@@ -15,7 +15,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from labkit.base.tree import input_name, output_name, tensors
+from labkit.base.tree import input_name, tensors
 from labkit.plans.split import Piece, split
 
 from .comparison import Comparison
@@ -64,10 +64,6 @@ class Fit:
     how: str = ""
 
 
-class _Refused(Exception):
-    """Raised when the model fails with a piece, or returns a different structure for it."""
-
-
 def batch_of(inputs: ModelInputs, dim: int = 0) -> int:
     """Return the number of rows: the most frequent size of the tensors in dimension ``dim``."""
     found = inputs.scattered_tensors() or inputs.tensors()
@@ -80,6 +76,7 @@ class Search:
 
     def __init__(self, mode: Comparison) -> None:
         self.run, self.agree, self.inputs = mode.evaluate, mode.same, mode.inputs
+        self._outputs_of = mode.outputs_of
         self.gpus, self.dim = len(mode.ids), mode.subject.dim
         self.outputs, self.whole = mode.one.outputs, mode.one.tensors
         self.batch = batch_of(self.inputs, self.dim)
@@ -124,9 +121,8 @@ class Search:
     def _reduce_numbers(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
         """Return the axes of outputs that are all numbers, if each is the mean or sum of the pieces' numbers."""
         pieces = split(batch, self.gpus).pieces
-        try:
-            found = [result for _, result in self._results(pieces, cut)]
-        except _Refused:
+        found = [result for _, result in self._results(pieces, cut)]
+        if not found:
             return None
         rows = torch.tensor([piece.rows for piece in pieces]).double()
         for path, one in self.whole.items():
@@ -143,12 +139,9 @@ class Search:
 
         Inputs whose number of rows differs from the batch's stay whole.
         """
-        try:
-            results = list(self._results(split(self.batch, self.gpus).pieces[:_PIECES], self._usual))
-        except _Refused:
-            return {}
+        results = self._results(split(self.batch, self.gpus).pieces[:_PIECES], self._usual)
         fits = {}
-        for path, whole in self.whole.items():
+        for path, whole in self.whole.items() if results else ():
             fits[path] = self._find_fit(whole, [(found[path], piece) for piece, found in results], self.batch)
         return fits
 
@@ -163,32 +156,29 @@ class Search:
 
     def _results(
         self, pieces: Sequence[Piece], cut: Callable[[Piece], ModelInputs]
-    ) -> Iterator[tuple[Piece, dict[str, Tensor]]]:
-        """Run the model on each piece and yield (piece, outputs by path). Raises _Refused if the model fails."""
+    ) -> list[tuple[Piece, dict[str, Tensor]]]:
+        """Run the model on each piece and return (piece, outputs by path); an empty list if the model fails."""
+        results = []
         for piece in pieces:
-            try:
-                found = tensors(self.run(cut(piece)), output_name())
-            except Exception as error:
-                raise _Refused from error
-            if found.keys() != self.whole.keys():
-                raise _Refused
-            yield piece, found
+            found = self._outputs_of(partial(cut, piece))
+            if found is None:
+                return []
+            results.append((piece, found))
+        return results
 
     def _find_output_axes(self, batch: int, cut: Callable[[Piece], ModelInputs]) -> Axes | None:
         """Return for each output the dimension along which pieces give slices of ``whole``; None if one has none."""
         pieces = split(batch, self.gpus).pieces
         # Compare the first and the last piece only: they differ most, and two runs are quick.
-        chosen = list(dict.fromkeys((pieces[0], pieces[-1])))
         agreed: dict[str, set[int | None]] = {}
-        try:
-            for piece, found in self._results(chosen, cut):
-                for path, whole in self.whole.items():
-                    fitting = self._fitting_axes(found[path], whole, piece, batch)
-                    agreed[path] = agreed.get(path, fitting) & fitting
-                if not all(agreed.values()):
-                    return None
-        except _Refused:
-            return None
+        for piece in dict.fromkeys((pieces[0], pieces[-1])):
+            if (found := self._outputs_of(partial(cut, piece))) is None:
+                return None
+            for path, whole in self.whole.items():
+                fitting = self._fitting_axes(found[path], whole, piece, batch)
+                agreed[path] = agreed.get(path, fitting) & fitting
+            if not all(agreed.values()):
+                return None
         axes = {path: min(found, key=self._nearest) for path, found in agreed.items()}
         return axes if any(axis is not None for axis in axes.values()) else None
 

@@ -6,13 +6,11 @@ rows in another order and indices changed accordingly, which gives the same resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from labkit.base.tree import output_name, tensors
 
 from .comparison import Comparison
 
@@ -40,15 +38,6 @@ def find_reference(mode: Comparison) -> Reference | None:
             if holds(mode, path, values, rows):
                 return Reference(path, of, kind)
     return None
-
-
-def _run_changed(mode: Comparison, change: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """Return the outputs on one GPU for changed inputs by path; an empty dict if the model fails with them."""
-    try:
-        found = tensors(mode.evaluate(mode.inputs.replace_tensors(change)), output_name())
-    except Exception:
-        return {}
-    return found if found.keys() == mode.one.tensors.keys() else {}
 
 
 def _pairs(found: dict[str, Tensor]) -> Iterator[tuple[str, Tensor, str, int]]:
@@ -84,8 +73,8 @@ def _names_rows(mode: Comparison, path: str, values: Tensor, rows: int) -> bool:
                 tensor = positions.to(tensor.device, tensor.dtype)[tensor.long()]
             return reorder(tensor)
 
-        found = _run_changed(mode, change)
-        pairs = [(whole, found[name]) for name, whole in mode.one.tensors.items() if found]
+        found = mode.outputs_of(lambda: mode.inputs.replace_tensors(change))
+        pairs = [(whole, found[name]) for name, whole in mode.one.tensors.items()] if found else []
         return bool(found) and all(mode.same(one, it) or mode.same(reorder(one), it) for one, it in pairs)
 
     # Other whole numbers, such as classes, give the same result without renumbering.
@@ -120,9 +109,9 @@ def _gives_first_rows(mode: Comparison, path: str, rows: int, stop: int, count: 
             return tensor[:count]
         return tensor[:stop] if tensor.shape[:1] == (rows,) else tensor
 
-    found = _run_changed(mode, take_first)
+    found = mode.outputs_of(lambda: mode.inputs.replace_tensors(take_first))
     fewer = False
-    for name, part in found.items():
+    for name, part in (found or {}).items():
         whole = mode.one.tensors[name]
         if not (part.dim() and whole.dim()) or not mode.same(whole[: part.size(0)], part):
             return False

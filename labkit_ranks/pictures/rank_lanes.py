@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from labkit.base.language import say
 from labkit.base.numbers import plural
@@ -227,11 +228,9 @@ class _LanePainter:
 
 def _runs(values: list[tuple[int, ...]]) -> Iterable[tuple[range, tuple[int, ...]]]:
     """Yield runs of equal neighbours as a range and the value."""
-    begin = 0
-    for at in range(1, len(values) + 1):
-        if at == len(values) or values[at] != values[begin]:
-            yield range(begin, at), values[begin]
-            begin = at
+    for value, run in groupby(range(len(values)), values.__getitem__):
+        places = [*run]
+        yield range(places[0], places[-1] + 1), value
 
 
 def _by_slot(spans: Iterable[Span], first: float, slot: float, count: int) -> list[float]:
