@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labkit.base.language import say
-from labkit.base.numbers import integer
 from labkit.cost import PROFILES, Overlap, overlap
 from labkit.cost.hardware import ACCELERATORS
 from labkit.cost.plan import Forecast, forecast
@@ -38,6 +37,8 @@ from .plans.slices import HIDDEN, STEPS, column_row
 
 # GPT-2's 0.88 TFLOP for 1,024 tokens, attention's products among them, at 40 % of 989 TFLOPS.
 _SECONDS_PER_ROW = {"h200": 2.2e-3}
+# Sequences in a step of a plan.
+_BATCH = 512
 
 
 class WorldExplorer(Explorer):
@@ -115,8 +116,7 @@ class ShardingExplorer(Explorer):
     """ZeRO's ``stage`` (0 to 3) on ``ranks`` ranks (1 to 64), and the shards that each rank holds.
 
     parameters   in millions, 100 to 20,000, trained in 16 bits with Adam.
-    rows         on each GPU, 1 to 32.
-    activations, capacity   bytes per row, and bytes of each GPU.
+    rows         on each GPU of 80 GB, 1 to 32, with activations of 2 GB each.
     """
 
     limits = {"stage": (0, 3), "ranks": (1, 64), "parameters": (100, 20_000), "rows": (1, 32)}
@@ -124,17 +124,12 @@ class ShardingExplorer(Explorer):
     counts = ("ranks",)
     labels = {"rows": "rows-per-gpu"}
 
-    def __init__(
-        self, stage: int = 0, ranks: int = 4, parameters: int = 7500, rows: int = 4,
-        *, activations: int = 2 * 10**9, capacity: int | None = 80 * 10**9,
-    ) -> None:  # fmt: skip
-        self._sizes = (activations, capacity)
+    def __init__(self, stage: int = 0, ranks: int = 4, parameters: int = 7500, rows: int = 4) -> None:
         super().__init__(stage=stage, ranks=ranks, parameters=parameters, rows=rows)
 
     def make_picture(self) -> Picture:
-        each, capacity = self._sizes
-        plan = Shards(self.stage, self.ranks, 10**6 * self.parameters, each * self.rows, capacity)
-        return shards_picture(plan)
+        activations, capacity = self.rows * 2 * 10**9, 80 * 10**9
+        return shards_picture(Shards(self.stage, self.ranks, 10**6 * self.parameters, activations, capacity))
 
 
 class SlicesExplorer(Explorer):
@@ -267,7 +262,7 @@ class PlanExplorer(Explorer):
 
     tp, pp      doublings of tensor-parallel ranks and of pipeline stages; the rest of the GPUs are data parallel.
     stage       of ZeRO, 0 to 3 (FSDP); at most 1 with a pipeline, and 0 on a single GPU.
-    micro       doublings of the sequences in a micro-batch; a step has ``batch`` sequences.
+    micro       doublings of the sequences in a micro-batch; a step has 512 sequences.
     recompute   whether backward recomputes activations: "no", "yes".
     model, hardware   keys of ``labkit.cost.sizes.MODELS`` and of ``labkit.cost.hardware.ACCELERATORS``.
     """
@@ -281,9 +276,8 @@ class PlanExplorer(Explorer):
 
     def __init__(
         self, doublings: int = 3, tp: int = 0, pp: int = 0, stage: int = 3, micro: int = 0, recompute: str = "no",
-        *, model: str = "8B", hardware: str = "h100", batch: int = 512,
+        *, model: str = "8B", hardware: str = "h100",
     ) -> None:  # fmt: skip
-        self._batch = integer("batch", batch, 1)
         self._state = {"doublings": doublings, "tp": tp}  # these limit the number of stages
         self._shown: Forecast | None = None
         self._before: Forecast | None = None
@@ -311,7 +305,7 @@ class PlanExplorer(Explorer):
         tp = min(self.tp, self.span("tp")[1])
         pp = min(self.pp, self.doublings - tp)
         dp, micro = 2 ** (self.doublings - tp - pp), 2**self.micro
-        many = max(1, self._batch // (dp * micro))
+        many = max(1, _BATCH // (dp * micro))
         # As in labkit.plan: with a pipeline, gradients stay whole.
         most = 0 if dp == 1 else 1 if pp else 3
         stage = min(self.stage, most)

@@ -115,8 +115,8 @@ def _find_written(
         return tensor.narrow(dim, 0, 1).expand_as(tensor).clone()
 
     given = runs.inputs.replace_tensors(first_row_only)
-    others = given.tensors()
-    if all(torch.equal(tensor, others[path]) for path, tensor in runs.inputs.scattered_tensors().items()):
+    others, inputs = given.tensors(), runs.inputs.scattered_tensors().items()
+    if all(others[path] is tensor or torch.equal(others[path], tensor) for path, tensor in inputs):
         return changed  # all rows are equal
     if runs.error_of(model, given, seed=1) is not None:
         return changed

@@ -30,11 +30,6 @@ class ContextRing:
     layout: str = "contiguous"
     tokens: int = TOKENS
 
-    def step(self, query: int, key: int) -> int:
-        """Return the step in which the pair is computed, on the query's rank."""
-        owner = owners(self.tokens, self.ranks, self.layout)
-        return (owner[query] - owner[key]) % self.ranks
-
     def work(self) -> list[list[int]]:
         """Return the number of pairs, by step and rank."""
         owner = owners(self.tokens, self.ranks, self.layout)
