@@ -55,7 +55,7 @@ def move_unregistered(
         tensor.data = tensor.data.to(device)
 
 
-class State:
+class ModelState:
     """The tensors and simple values in a model's attributes and buffers, and in ``others``, when this was made."""
 
     def __init__(self, model: nn.Module, others: Mapping[str, object]) -> None:
@@ -66,12 +66,12 @@ class State:
             name: dict(_leaves(value, "", _DEPTH + 1)) for name, value in (self._own | dict(others)).items()
         }
 
-    def reassigned(self, later: State) -> list[str]:
+    def reassigned(self, later: ModelState) -> list[str]:
         """Return the names (``rnn.last_hidden``) of attributes and buffers that are other objects ``later``."""
         before = {name: mark(value) for name, value in self._own.items()}
         return [name for name, value in later._own.items() if mark(value) != before.get(name)]
 
-    def changed(self, later: State) -> list[str]:
+    def changed(self, later: ModelState) -> list[str]:
         """Return the names whose values differ ``later``."""
         pairs = ((name, self._found.get(name, {}), found) for name, found in later._found.items())
         return [name for name, before, found in pairs if not _have_equal_leaves(before, found)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from labkit.base.language import series
 from labkit.base.tree import is_dataclass, leaves, output_name
 
-from ..attributes import State, unregistered_modules, unregistered_tensors
+from ..attributes import ModelState, unregistered_modules, unregistered_tensors
 from ..comparison import batch_norms
 from ..deep_copy import is_library
 from ..errors import in_replica, is_beyond, is_mix, words
@@ -62,7 +62,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     """
     model = runs.as_given()
     outside, registered = OuterVariables(model), dict(model.named_parameters())
-    before = State(model, outside.values())
+    before = ModelState(model, outside.values())
     used: list[str] = []
     for where, held in unregistered_modules(model).items():
         held.register_forward_pre_hook(lambda *_, where=where: used.append(where))
@@ -70,7 +70,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
     if (error := runs.error_of(model)) is not None:
         yield _failure(runs, error)
         return
-    after = State(model, outside.values())
+    after = ModelState(model, outside.values())
     lost, changed = before.reassigned(after), before.changed(after)
     if made := [name for name, _ in model.named_parameters() if name not in registered]:
         yield KINDS["lazy_modules.made"](list_some(made))
@@ -101,7 +101,7 @@ def check_state(runs: Runs) -> Iterator[Finding]:
 
 
 def _find_written(
-    runs: Runs, model: nn.Module, outside: OuterVariables, before: State, changed: list[str]
+    runs: Runs, model: nn.Module, outside: OuterVariables, before: ModelState, changed: list[str]
 ) -> list[str]:
     """Return the attributes and outer variables whose contents depend on the rows, so that they are no caches.
 
@@ -120,7 +120,7 @@ def _find_written(
         return changed  # all rows are equal
     if runs.error_of(model, given, seed=1) is not None:
         return changed
-    return before.changed(State(model, outside.values()))
+    return before.changed(ModelState(model, outside.values()))
 
 
 def _is_internal(model: nn.Module, name: str) -> bool:
