@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import pad_sequence
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_alike
-from . import models, repaired
-from .judging import ModelRun, problem
+from . import repaired
+from .judging import ModelRun, models, problem
 
 
 def _city(rows: int, generator: Generator) -> tuple[Tensor, ...]:

@@ -10,8 +10,8 @@ from labkit.plans.split import split
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_alike, is_close
-from . import models, repaired
-from .judging import ModelRun, problem
+from . import repaired
+from .judging import ModelRun, models, problem
 
 
 def _photos(rows: int, generator: Generator) -> tuple[list[Tensor], ...]:

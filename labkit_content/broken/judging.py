@@ -24,10 +24,20 @@ from labkit.plans.shapes import Cut
 from labkit_course.judging import Hint, Hints, Named
 
 from ..repairs.comparing import gap_of, is_alike, is_close, shapes_of
-from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problems, RepairProblem, folder
+from ..repairs.problem import (
+    EVERYWHERE,
+    PLAIN,
+    WORTH,
+    Judgement,
+    Problems,
+    RepairProblem,
+    folder,
+    read_broken_code,
+)
 from .running import Case, ModelFailure, Observed, busy_gpus, observe
 
 PROBLEMS = Problems(folder(__file__))
+models = read_broken_code("09_broken")
 
 
 @dataclass(frozen=True)

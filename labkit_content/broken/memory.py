@@ -8,8 +8,8 @@ from torch import Generator, Tensor
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_close
-from . import models, repaired
-from .judging import ModelRun, problem
+from . import repaired
+from .judging import ModelRun, models, problem
 
 
 def _series(rows: int, generator: Generator) -> tuple[Tensor, ...]:

@@ -9,8 +9,8 @@ from labkit.base.tree import tensors
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_alike, is_close
-from . import models, repaired
-from .judging import ModelRun, problem
+from . import repaired
+from .judging import ModelRun, models, problem
 
 
 def lengths_of(rows: int, generator: Generator, longest: int = 9) -> Tensor:

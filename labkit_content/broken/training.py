@@ -9,8 +9,8 @@ from labkit.base.language import series
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_alike
-from . import models, repaired
-from .judging import ModelRun, problem
+from . import repaired
+from .judging import ModelRun, models, problem
 from .text import lengths_of
 
 

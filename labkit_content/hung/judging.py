@@ -9,23 +9,61 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from labkit.base.language import say, series
 from labkit.base.numbers import plural
-from labkit.base.texts import Text, columns
+from labkit.base.texts import Text, columns, parse
 from labkit.base.tree import tensors
 from labkit_course.judging import Hint, Hints, Named
 
 from ..exercises.on_ranks import RankFailure, RanksRun
 from ..repairs.comparing import gap_of, is_alike, shapes_of
-from ..repairs.problem import EVERYWHERE, PLAIN, WORTH, Judgement, Problems, RepairProblem, folder
+from ..repairs.problem import (
+    EVERYWHERE,
+    PLAIN,
+    WORTH,
+    Judgement,
+    Problems,
+    RepairProblem,
+    define,
+    folder,
+    read_broken_code,
+)
 from .running import Shown, lines_of, on_setting, wait_graph
 
 PROBLEMS = Problems(folder(__file__))
+scripts = read_broken_code("19_hung")
+
+
+def change_lines(source: str, changes: str) -> str:
+    """Return ``source`` with the ``changes`` of repaired.txt. Raises ValueError for lines that are not there once."""
+    for place in changes.split("\n\n"):
+        lines = place.splitlines()
+        old, new = ("".join(f"{line[2:]}\n" for line in lines if line[0] != sign) for sign in "+-")
+        if source.count(old) != 1:
+            raise ValueError(f"these lines should be there once:\n{old}")
+        source = source.replace(old, new)
+    return source
+
+
+def _repair_scripts() -> Any:
+    """Return the repaired scripts by name, as attributes."""
+    found = SimpleNamespace()
+    for entry in parse(Path(__file__).with_name("repaired.txt").read_text("utf-8")):
+        name = entry.words[0]
+        broken = getattr(scripts, name)
+        source = change_lines(inspect.getsource(broken), entry.code)
+        setattr(found, name, define(source, name, broken.__globals__, f"<{name}, repaired>"))
+    return found
+
+
+repaired = _repair_scripts()
 
 
 @dataclass(frozen=True)
@@ -251,12 +289,7 @@ def replace_source(function: Callable[..., Any], *changes: tuple[str, str]) -> C
         if one not in source:
             raise ValueError(f"{function.__name__} has no {one!r}")
         source = source.replace(one, other)
-    names = {
-        **function.__globals__,
-        "__name__": "script",
-    }  # outside labkit, so that errors name lines of the script
-    exec(compile(source, "<script>", "exec"), names)
-    made: Callable[..., Any] = names[function.__name__]
+    made: Callable[..., Any] = define(source, function.__name__, function.__globals__)
     return made
 
 

@@ -16,8 +16,7 @@ from labkit.base.language import say, series
 from labkit_course.judging import Hints, Named
 
 from ..repairs.comparing import is_alike, is_close, shapes_of
-from . import repaired, scripts
-from .judging import CostHint, ScriptRun, Setting, replace_source, script
+from .judging import CostHint, ScriptRun, Setting, repaired, replace_source, script, scripts
 from .stuck import batches_of, draw_numbers, model_of
 
 # RANK taken for LOCAL_RANK.

@@ -15,8 +15,7 @@ from labkit_course.judging import Hints, Named
 from labkit_ranks.calls.faults.mismatch import Mismatch
 
 from ..repairs.comparing import is_alike, is_close
-from . import repaired, scripts
-from .judging import CostHint, ScriptRun, Setting, replace_source, script
+from .judging import CostHint, ScriptRun, Setting, repaired, replace_source, script, scripts
 from .running import lines_of
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
+import linecache
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from labkit.base.texts import Text
 from labkit_course.content import FOLDER, module
 from labkit_course.exercise import fill_named
 from labkit_course.judging import Hint, Named, sections, texts_by_name
+from labkit_course.notebooks import copies
 
 # The points of a repair: in full, once the plain cases are right, and once the results of all cases are right.
 WORTH = 10
@@ -87,6 +91,32 @@ def _source_of(attempt: Any) -> dict[str, str]:
     return {
         name: ast.dump(ast.parse(textwrap.dedent(inspect.getsource(one)))) for name, one in written.items()
     }
+
+
+def define(source: str, name: str, names: Mapping[str, Any], file: str = "") -> Any:
+    """Return what ``source`` defines as ``name``; it may use ``names``.
+
+    file   a name for the source, by which errors tell lines of it and Python finds it, as that of a notebook's cell.
+    """
+    made = {**names, "__name__": "script"}  # outside labkit, so that errors name lines of the script
+    exec(compile(source, file or "<script>", "exec"), made)
+    if file:
+        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    return made[name]
+
+
+def read_broken_code(notebook: str) -> Any:
+    """Return what the cells ``…-class`` of a lesson's notebook define, as attributes: the code that is broken."""
+    file = copies.source() / "en" / f"{notebook}.ipynb"
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(file.read_text("utf-8"))["cells"]}
+    imports: dict[str, Any] = {}
+    exec(cells["begin"].partition("labkit")[0].rpartition("\n")[0], imports)
+    found = SimpleNamespace()
+    for id, source in cells.items():
+        if id.endswith("-class"):
+            name = source.split()[1].partition("(")[0]
+            setattr(found, name, define(f"{source}\n", name, imports, f"<{name}>"))
+    return found
 
 
 class Problems:

@@ -12,8 +12,7 @@ from torch import nn
 import labkit
 from labkit.plans.split import split
 from labkit.view.pictures.lanes import inputs_picture
-from labkit_content.broken import models
-from labkit_content.broken.judging import cases, input_cut, judge, symptom
+from labkit_content.broken.judging import cases, input_cut, judge, models, symptom
 from labkit_content.repairs import problems, score
 from labkit_course import Progress, batch, hint, progress, repair
 from tools.author import sync

@@ -68,7 +68,7 @@ def test_a_run_to_look_at_shows_prints_results_and_calls_and_where_ranks_hang():
     assert re.match(r"2 ranks:\nrank 0 │ \d+ tokens in 2 x \d batches\nranks 0, 1: \[tensor", shown)
     assert re.search(r"calls of rank 0: .*\d all_reduce", shown)
     assert repr(torchrun("score", scripts.score, nproc_per_node=2, nnodes=2)).startswith(
-        "2 nodes of 2 ranks:\nrank 2: AcceleratorError: CUDA error: invalid device ordinal (scripts.py, line "
+        "2 nodes of 2 ranks:\nrank 2: AcceleratorError: CUDA error: invalid device ordinal (<score>, line "
     )
     hung = torchrun("finish", scripts.finish, nproc_per_node=3)
     assert "it hangs; the ranks wait here:" in repr(hung)
