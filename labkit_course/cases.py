@@ -24,7 +24,7 @@ from labkit.base.texts import Text, parse
 from labkit_diagnose import Diagnosis, Finding, diagnose
 from simgpu import simulate
 
-from .content import FOLDER
+from .content import FOLDER, before_and_after
 from .verdict_html import as_html
 
 # Names that the code of a case may use without an import.
@@ -64,10 +64,10 @@ class LessonCase:
 def cases() -> dict[str, list[LessonCase]]:
     """Return the cases by lesson."""
     found: dict[str, list[LessonCase]] = {}
-    entries = parse((FOLDER / "cases.txt").read_text("utf-8"))
-    for broken, cured in zip(entries[::2], entries[1::2], strict=True):
-        lesson, finding = broken.words
-        found.setdefault(lesson, []).append(LessonCase(finding, broken.texts[""], broken.code, cured.code))
+    for entry in parse((FOLDER / "cases.txt").read_text("utf-8")):
+        lesson, finding = entry.words
+        case = LessonCase(finding, entry.texts[""], *before_and_after(entry.code))
+        found.setdefault(lesson, []).append(case)
     return found
 
 

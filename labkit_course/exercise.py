@@ -15,8 +15,8 @@ The texts are in ``labkit_content/exercises/NN_lesson.txt``, in the format of :m
 After the id comes the kind of answer, one of :data:`KINDS`. ``%% -`` lists wrong answers, with a hint, and ``%% +``
 right answers, as a learner types them, separated by "or". ``…`` is any other answer; of two lines with the same answer
 the later counts. Without a kind the answers are choices to click, with a text each and a ``hint``. A text ``wanted``
-describes an answer. An exercise without a question is answered by ``check()`` only, and ``why`` explains a right
-answer in one sentence. ``%% hint`` and ``%% part`` are texts for code.
+describes an answer, unless it is the function in the solution's code. An exercise without a question is answered by
+``check()`` only, and ``why`` explains a right answer in one sentence. ``%% hint`` and ``%% part`` are texts for code.
 
 Code is in the lesson's Python module: :func:`derive_facts` computes facts for the texts, and :func:`judge` judges
 answers if a table cannot.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +75,15 @@ def sections(file: Path) -> list[tuple[Entry, list[Entry]]]:
 
 
 def texts_by_name(head: Entry, parts: Sequence[Entry]) -> dict[str, Text]:
-    """Return the texts of a section by name; append code to the solution as a block."""
+    """Return the texts of a section by name; append code to the solution as a block.
+
+    An answer that is a function is described by the head of the function in the code.
+    """
     others = (part for part in parts if part.words[0] in ("hint", "part"))
     texts = {part.words[1]: part.texts[""] for part in others} | head.texts
     if head.code:
+        if made := re.search(r"^def (\w+\(.*\)):", head.code, re.MULTILINE):
+            texts.setdefault("wanted", Text(f"the function `{made[1]}`", f"函数 `{made[1]}`"))
         block = f"\n```\n{head.code}```".replace("{", "{{").replace("}", "}}")
         texts["solution"] = Text(texts["solution"].en + block, texts["solution"].zh + block)
     return texts

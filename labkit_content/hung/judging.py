@@ -20,6 +20,7 @@ from labkit.base.language import say, series
 from labkit.base.numbers import plural
 from labkit.base.texts import Text, columns, parse
 from labkit.base.tree import tensors
+from labkit_course.content import before_and_after
 from labkit_course.judging import Hint, Hints, Named
 
 from ..exercises.on_ranks import RankFailure, RanksRun
@@ -44,8 +45,7 @@ scripts = read_broken_code("19_hung")
 def change_lines(source: str, changes: str) -> str:
     """Return ``source`` with the ``changes`` of repaired.txt. Raises ValueError for lines that are not there once."""
     for place in changes.split("\n\n"):
-        lines = place.splitlines()
-        old, new = ("".join(f"{line[2:]}\n" for line in lines if line[0] != sign) for sign in "+-")
+        old, new = before_and_after(place)
         if source.count(old) != 1:
             raise ValueError(f"these lines should be there once:\n{old}")
         source = source.replace(old, new)
