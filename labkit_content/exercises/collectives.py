@@ -16,8 +16,7 @@ from labkit_course.kinds import A_NUMBER, a_function, read_returned
 from labkit_course.kinds import number as a_number
 from labkit_ranks.calls.faults.report import format_numbers
 
-from .on_ranks import RanksRun, on_ranks, on_ranks_with_late_messages
-from .ranks import describe_waits
+from .on_ranks import RanksRun, describe_waits, on_ranks, on_ranks_with_late_messages
 
 # The only calls allowed, since the learner builds the sum from messages.
 _MESSAGES = {"send", "recv"}

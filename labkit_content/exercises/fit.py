@@ -315,8 +315,8 @@ def _scaling(step: Callable[..., Any]) -> Hints:
                 return scale, model.weight.detach() - before
 
             ran = on_ranks(work, ranks, [(step,)] * ranks)
-            if ran.failure and ran.failure.hangs:
-                yield Named("apart" if over else "hangs", words=ran.failure.words.rstrip(".。"))
+            if over and ran.failure and ran.failure.hangs:
+                yield Named("apart", words=ran.failure.words.rstrip(".。"))
             found = ran.require_success().results
             scales = [read_returned(scale, A_NUMBER, en="`step`", zh="`step` ") for scale, _ in found]
             moved = [change for _, change in found]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from math import isclose, prod
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -24,7 +22,7 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import a_function, read_returned
 from labkit_ranks.plans.mesh import Mesh
 
-from .on_ranks import RanksRun, on_ranks
+from .on_ranks import RanksRun, on_ranks, watch_new
 
 _NAMES = ("dp", "pp", "tp")
 _FACTS = {"rank": (5, 0, 31), "stages": (2, 1, 8), "width": (2, 1, 8)}
@@ -65,20 +63,6 @@ def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
 # The groups of a mesh, by hand.
 
 
-@contextmanager
-def _meshes() -> Iterator[list[object]]:
-    """Yield a list to which each new DeviceMesh of PyTorch is added, until the end of the block."""
-    made: list[object] = []
-    real = DeviceMesh.__init__
-
-    def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
-        made.append(self)
-        real(self, *args, **kwargs)
-
-    with mock.patch.object(DeviceMesh, "__init__", init):
-        yield made
-
-
 @judge("17.groups", a_function("groups"))
 def _groups(answer: Callable[..., Any]) -> Hints:
     def part(sizes: list[int]) -> list[list[int]] | None:
@@ -102,7 +86,7 @@ def _groups(answer: Callable[..., Any]) -> Hints:
 
     drawn = Random().choice([(3, 2), (2, 3), (2, 1, 3), (4, 2)])
     for sizes in ((2, 2, 2), drawn):
-        with _meshes() as made:
+        with watch_new(DeviceMesh) as made:
             ran = on_ranks(part, prod(sizes), [(list(sizes),)] * prod(sizes))
         if made:
             yield Named("borrowed")

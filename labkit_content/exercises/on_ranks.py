@@ -6,8 +6,8 @@ import io
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
+from labkit.base.language import say
 from labkit.base.texts import Text
 from labkit.base.tree import map_tensors
 from labkit.trace.events import Event
@@ -51,6 +52,20 @@ class RankFailure:
         return isinstance(self.error, (Deadlock, Mismatch, Unmet))
 
 
+# A cell as the place of a call: a file with a number as its name, or the notebook's label. The number is left out.
+_CELL = r"(?<!\w)(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
+
+
+def describe_waits(failure: RankFailure, most: int = 1) -> str:
+    """Describe in one line the first ``most`` waits or mismatched calls, with the place of each."""
+    lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
+    place = say(en=r"line \1 of the cell, in \2", zh=r"单元格第 \1 行（\2）")
+    return say(en="; ", zh="；").join(
+        re.sub(_CELL, place, line).replace("停在 单元格", "停在单元格").replace("） 的", "）的")
+        for line in lines[:most]
+    )
+
+
 @dataclass(frozen=True)
 class RanksRun:
     """The run of a function on ranks.
@@ -77,15 +92,23 @@ class RanksRun:
         return sum(event.nbytes for event in self.events if event.name == "send" and event.rank == rank)
 
     def require_success(self) -> RanksRun:
-        """Return this run if no rank failed; otherwise raise Unreadable with the learner's error and its line."""
+        """Return this run if no rank failed; otherwise raise Unreadable: where it hangs, or the error and its line."""
         if self.failure is None:
             return self
         failure, en, zh = self.failure, "", ""
         if isinstance(failure.error, Unreadable):
             raise failure.error
+        count = f"{failure.ranks} rank{'s' * (failure.ranks > 1)}"
+        if failure.hangs:
+            words = describe_waits(failure) or failure.words.rstrip(".。")
+            raise Unreadable(
+                Text(
+                    f"with {count} it hangs: {words}. Does every rank make the same calls, in the same order?",
+                    f"{failure.ranks} 个 rank 时卡住了：{words}。每个 rank 都按同样的次序做了同样的调用吗？",
+                )
+            )
         if failure.line:
             en, zh = f" ({failure.line})", f"（{failure.line}）"
-        count = f"{failure.ranks} rank{'s' * (failure.ranks > 1)}"
         raise Unreadable(
             Text(
                 en=f"with {count}, your function fails on rank {failure.rank}{en}: {failure.words}",
@@ -221,6 +244,20 @@ def on_ranks_with_late_sums(
         patch.object(torch.cuda, "synchronize", synchronize_late),
     ):
         return on_ranks(function, ranks, given)
+
+
+@contextmanager
+def watch_new(kind: type) -> Iterator[list[tuple[int, Any]]]:
+    """Yield a list to which each new object of ``kind`` is added, with the rank that makes it, within the block."""
+    made: list[tuple[int, Any]] = []
+    real = kind.__init__  # type: ignore[misc]
+
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        made.append((dist.get_rank() if dist.is_initialized() else 0, self))
+        real(self, *given, **named)
+
+    with patch.object(kind, "__init__", init):
+        yield made
 
 
 def _failure(rank: int, error: BaseException, ranks: int) -> RankFailure:

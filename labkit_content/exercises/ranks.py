@@ -11,26 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.base.language import say
 from labkit_course.exercise import derive_facts, judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import SOME_WHOLE_NUMBERS, a_function, quote_value, read_returned
 
-from .on_ranks import RankFailure, on_ranks
+from .on_ranks import on_ranks
 
 _ROWS = 12
-# A cell as the place of a call: a file with a number as its name, or the notebook's label. The number is left out.
-_CELL = r"(?<!\w)(?:\d+\.py|Cell In\[\d+\]):(\d+) in (\w+)"
-
-
-def describe_waits(failure: RankFailure, most: int = 1) -> str:
-    """Describe in one line the first ``most`` waits or mismatched calls, with the place of each."""
-    lines = [" ".join(line.split()) for line in str(failure.error).splitlines() if line.startswith("  rank")]
-    place = say(en=r"line \1 of the cell, in \2", zh=r"单元格第 \1 行（\2）")
-    return say(en="; ", zh="；").join(
-        re.sub(_CELL, place, line).replace("停在 单元格", "停在单元格").replace("） 的", "）的")
-        for line in lines[:most]
-    )
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
@@ -47,8 +34,6 @@ def _step(answer: Callable[..., Any]) -> Hints:
         want = _gradients(model)
         ran = on_ranks(lambda *given: _one_step(answer, *given), ranks, [(*weights, rows)] * ranks)
         said = {"ranks": ranks, "rows": _ROWS}
-        if ran.failure and ran.failure.hangs:
-            yield Named("hangs", words=describe_waits(ran.failure), **said)
         if ran.failure and "cannot be multiplied" in ran.failure.words:
             yield Named("columns", words=ran.failure.words)
         for rank, (seen, got, _, kept) in enumerate(ran.require_success().results):
@@ -170,8 +155,6 @@ def _report(answer: Callable[..., Any]) -> Hints:
     for ranks in (4, 2, 1):
         losses = torch.rand(ranks) + torch.arange(1, ranks + 1)
         ran = on_ranks(answer, ranks, [(loss,) for loss in losses])
-        if ran.failure and ran.failure.hangs:
-            yield Named("hangs", words=describe_waits(ran.failure))
         first, *others = ran.require_success().results
         for rank, told in enumerate(others, 1):
             if told is not None:

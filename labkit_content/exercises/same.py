@@ -23,7 +23,6 @@ from labkit_course.kinds import a_function, read_returned
 
 from . import train
 from .on_ranks import RanksRun, on_ranks
-from .ranks import describe_waits
 
 _SCRIPT = Path(train.__file__)
 # The head of each function that the lesson lets a learner repair, and its body, which would be the answer.
@@ -146,17 +145,11 @@ def _train(training: Training, layout: str, seed: int, steps: int = 1) -> RanksR
     return on_ranks(training, ranks, [(given,)] * ranks, initialized=False)
 
 
-def _waits(ran: RanksRun) -> Hints:
-    if ran.failure and ran.failure.hangs:
-        yield Named("hangs", words=describe_waits(ran.failure))
-
-
 @judge("23.pipeline", a_function("pipeline_step"))
 def _pipeline(answer: Callable[..., Any]) -> Hints:
     seed = Random().randrange(1, 1000)
     wanted = _train(Training(), "--dp 1", seed, 2).results[0]
     ran = _train(Training(pipeline_step=answer), "--pp 2", seed, 2)
-    yield from _waits(ran)
     count = int((train.batch(1000 * seed)[:, 1:] != 0).sum())
     for (loss, norm), (right, true) in zip(ran.require_success().results[1], wanted, strict=True):
         facts = {
@@ -182,7 +175,6 @@ def _norm(answer: Callable[..., Any]) -> Hints:
         training, parts = Training(gradient_norm=answer), list[tuple[float, float, bool]]()
         training.names["gradient_norm"] = partial(_note_squares, parts, training.names["gradient_norm"])
         ran = _train(training, layout, Random().randrange(1, 1000))
-        yield from _waits(ran)
         norms, ranks = [history[0][1] for history in ran.require_success().results], len(ran.results)
         same, apart = parts[0][0], sum(own for _, own, _ in parts)
         want = sqrt(same + apart)

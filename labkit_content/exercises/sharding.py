@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -20,21 +18,18 @@ from labkit_course.judging import Hints, Named, Unreadable
 from labkit_course.kinds import A_NUMBER, a_function, read_returned
 from labkit_course.kinds import number as a_number
 
-from .on_ranks import RanksRun, on_ranks
+from .on_ranks import RanksRun, on_ranks, watch_new
 
 _ANEW = Random()
-_BYTES = {
-    "weights": (2, 3),
-    "gradients": (2, 2),
-    "optimizer": (12, 1),
-}  # of a parameter; sharded from which stage on
+# The stages from which on weights, gradients and optimizer are sharded, and the bytes of each for a parameter.
+_FROM, _BYTES = (3, 2, 1), (2, 2, 12)
 # The bytes that a rank sends per byte of the whole tensor, in units of (n - 1)/n.
 _TIMES = {"all_reduce": 2, "all_gather": 1, "all_gather_single": 1, "reduce_scatter": 1, "reduce_scatter_single": 1,
           "broadcast": 1, "reduce": 1}  # fmt: skip
 
 
-def _bytes(stage: int, ranks: int) -> float:
-    return sum(size / (ranks if stage >= first else 1) for size, first in _BYTES.values())
+def _bytes(stage: int, ranks: int, sizes: Sequence[int] = _BYTES) -> float:
+    return sum(size / (ranks if stage >= first else 1) for size, first in zip(sizes, _FROM, strict=True))
 
 
 @judge("14.bytes", a_function("bytes_per_parameter"))
@@ -45,39 +40,27 @@ def _per_parameter(function: Callable[..., Any]) -> Hints:
             right = _bytes(stage, ranks)
             if _is_close(found, right):
                 continue
-            facts = {"stage": stage, "ranks": ranks, "found": found, "right": right}
             others = [other for other in range(4) if _is_close(found, _bytes(other, ranks))]
-            whole = sum(size for size, first in _BYTES.values() if stage < first)
-            first_weights = [2 / ranks + 14, 4 / ranks + 12, 16 / ranks]
-            if _is_close(found, whole):
-                yield Named("gone", **facts)
-            if stage and _is_close(found, _bytes(stage, 64)):
-                yield Named("fixed", **facts)
-            if _is_close(found, 7.5 * right) or any(abs(found - paper) < 0.06 for paper in (120, 31.4, 16.6)):
-                yield Named("gigabytes", **facts)
-            if _is_close(found, ranks * right):
-                yield Named("together", **facts)
-            if stage > 1 and _is_close(found, 14 + 2 / ranks):
-                yield Named("only", **facts)
-            if others:
-                yield Named("shifted", other=others[0], **facts)
-            if stage and _is_close(found, first_weights[stage - 1]):
-                yield Named("order", **facts)
-            if _is_close(
-                found,
-                sum(size / (ranks if stage >= first else 1) for size, first in ((4, 3), (4, 2), (8, 1))),
-            ):
-                yield Named("float32", **facts)
-            divided = [(size, stage >= first) for size, first in ((2, 3), (2, 2))]
-            if _is_close(
-                found, sum(size / ranks if cut else size for size, cut in [*divided, (8, stage >= 1)])
-            ):
-                yield Named("moments", **facts)
-            if _is_close(
-                found, sum(size // ranks if cut else size for size, cut in [*divided, (12, stage >= 1)])
-            ):
-                yield Named("floor", **facts)
-            yield Named("other", **facts)
+            kinds = [(size, stage >= first) for size, first in zip(_BYTES, _FROM, strict=True)]
+            of_the_paper = any(
+                abs(found - one) < 0.06 for one in (120, 31.4, 16.6)
+            )  # GB, of 7.5e9 parameters
+            mistakes = [
+                ("gone", sum(size for size, cut in kinds if not cut)),
+                ("fixed", _bytes(stage, 64) if stage else None),
+                ("gigabytes", found if of_the_paper else 7.5 * right),
+                ("together", ranks * right),
+                ("only", 14 + 2 / ranks if stage > 1 else None),
+                ("shifted", found if others else None),
+                ("order", (2 / ranks + 14, 4 / ranks + 12, 16 / ranks)[stage - 1] if stage else None),
+                ("float32", _bytes(stage, ranks, (4, 4, 8))),
+                ("moments", _bytes(stage, ranks, (2, 2, 8))),
+                ("floor", sum(size // ranks if cut else size for size, cut in kinds)),
+                ("other", found),
+            ]
+            name = next(name for name, made in mistakes if made is not None and _is_close(found, made))
+            facts = {"stage": stage, "ranks": ranks, "found": found, "right": right}
+            yield Named(name, **facts, other=others[0] if others else stage)
 
 
 def _is_close(one: float, other: float) -> bool:
@@ -190,20 +173,6 @@ def _a_class(answer: object) -> Any:
     )
 
 
-@contextmanager
-def _ready_made() -> Iterator[list[str]]:
-    """Yield a list to which each use of PyTorch's own sharded optimizer is added."""
-    made: list[str] = []
-    real = ZeroRedundancyOptimizer.__init__
-
-    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
-        made.append(type(self).__name__)
-        real(self, *arguments, **more)
-
-    with mock.patch.object(ZeroRedundancyOptimizer, "__init__", __init__):
-        yield made
-
-
 def _count_kept(thing: object, weights: Tensor, optimizers: list[Any]) -> int:
     """Count the numbers kept in ``thing`` and in ``optimizers``, without ``weights`` and gradients."""
     seen = {weights.untyped_storage().data_ptr()}
@@ -233,28 +202,16 @@ def _count_kept(thing: object, weights: Tensor, optimizers: list[Any]) -> int:
 _STEPS = 3
 
 
-@contextmanager
-def _begun() -> Iterator[dict[int, Any]]:
-    """Yield a dictionary that holds the Adam which each rank made last, wherever its class keeps it."""
-    found: dict[int, Any] = {}
-    real = torch.optim.Adam.__init__
-
-    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
-        found[dist.get_rank()] = self
-        real(self, *arguments, **more)
-
-    with mock.patch.object(torch.optim.Adam, "__init__", __init__):
-        yield found
-
-
 def _train(
-    sharded: Any, optimizers: dict[int, Any], weights: Tensor, *gradients: Tensor
+    sharded: Any, optimizers: list[tuple[int, Any]], weights: Tensor, *gradients: Tensor
 ) -> tuple[Tensor, int, float]:
     """Return the weights after all steps, how many numbers this rank keeps, and the square of its first moments."""
     optimizer = sharded(weights)
     for gradient in gradients:
         optimizer.step(gradient.clone())
-    adam = optimizers.get(dist.get_rank())
+    adam = dict(optimizers).get(
+        dist.get_rank()
+    )  # the one that this rank made last, wherever its class keeps it
     return weights, _count_kept(optimizer, weights, [adam]), _square_of_moments(adam) if adam else 0.0
 
 
@@ -271,13 +228,11 @@ def _optimizer(sharded: Any) -> Hints:
             10  # Adam's first step has no scale, later ones tell a sum of gradients from their mean
         )
 
-        with _ready_made() as made, _begun() as optimizers:
+        with watch_new(ZeroRedundancyOptimizer) as made, watch_new(torch.optim.Adam) as optimizers:
             train = partial(_train, sharded, optimizers)
             ran = on_ranks(train, ranks, [(start, *gradients[:, rank]) for rank in range(ranks)])
         if made:
             yield Named("ready_made")
-        if ran.failure and ran.failure.hangs:
-            yield Named("hangs", ranks=ranks, words=ran.failure.words)
         found = [weights for weights, _, _ in ran.require_success().results]
         yield from _wrong_weights(found, start, gradients)
         yield from _too_much(ran, parameters, ranks)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from random import Random
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -16,24 +14,10 @@ from labkit_course.exercise import judge
 from labkit_course.judging import Hints, Named
 from labkit_course.kinds import a_function, read_returned
 
-from .on_ranks import on_ranks
+from .on_ranks import on_ranks, watch_new
 
 _ANEW = Random()
 _NAMES = ("the output", "x", "W1", "W2")
-
-
-@contextmanager
-def _meshes() -> Iterator[list[int]]:
-    """Yield a list to which each new mesh is added; DTensor needs a mesh."""
-    made: list[int] = []
-    real = DeviceMesh.__init__
-
-    def __init__(self: Any, *arguments: Any, **more: Any) -> None:
-        made.append(1)
-        real(self, *arguments, **more)
-
-    with mock.patch.object(DeviceMesh, "__init__", __init__):
-        yield made
 
 
 def _forward_and_backward(pair: Callable[..., Any]) -> Callable[..., list[Tensor | None]]:
@@ -65,7 +49,7 @@ def _pair(pair: Callable[..., Any]) -> Hints:
             (x, one, two, slope) for one, two in zip(w1.chunk(ranks, 1), w2.chunk(ranks, 0), strict=True)
         ]
         right = _alone(x, w1, w2, slope)
-        with _meshes() as made:
+        with watch_new(DeviceMesh) as made:
             ran = on_ranks(_forward_and_backward(pair), ranks, given).require_success()
         if made:
             yield Named("ready_made")

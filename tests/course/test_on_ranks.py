@@ -11,7 +11,7 @@ from labkit_course.content import module
 from labkit_course.judging import Unreadable
 
 on_ranks = module("exercises.on_ranks").on_ranks
-stuck = module("exercises.ranks").describe_waits
+stuck = module("exercises.on_ranks").describe_waits
 
 
 def passed_on(x):

@@ -185,12 +185,6 @@ class ReadyMade(Whole):
         self.adam = ZeroRedundancyOptimizer([self.weights], torch.optim.Adam)
 
 
-class RankZeroSends(Sharded):
-    def send(self):
-        if dist.get_rank() == 0:
-            super().send()
-
-
 @pytest.mark.parametrize(("sharded", "hint"), [
     (Sharded, None), (Views, None), (Lists, None), (Whole, "whole"), (ThrownAway, "thrown_away"),
     (Own, "own_gradient"), (Silent, "apart"), (Elsewhere, "still"), (Copies, "keeps"), (ReadyMade, "ready_made"),
