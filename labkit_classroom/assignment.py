@@ -67,7 +67,7 @@ class Question:
         return fill_numbers(_without_solution(self.source), numbers)
 
     def solution(self, numbers: Numbers) -> str:
-        return fill_numbers(_with_solution(self.source), numbers)
+        return fill_numbers(with_solution(self.source), numbers)
 
     def solution_between(self, begin: str, end: str, numbers: Numbers) -> str:
         """Return the solution, with lines ``begin`` and ``end`` around the part that students do not get."""
@@ -122,7 +122,7 @@ class Assignment:
         for cell, question in self._cells:
             text = cell.text.in_language(language)
             if cell.role == "answer":
-                text = _with_solution(text) if solution else _without_solution(text)
+                text = with_solution(text) if solution else _without_solution(text)
             elif cell.role == "text":
                 text, question = text + rubrics.get(question or "", ""), None
             made.append(EditionCell(cell.id, cell.role, fill_numbers(text, numbers), question))
@@ -262,7 +262,8 @@ def _without_solution(source: str) -> str:
     return stub.rstrip("\n")
 
 
-def _with_solution(source: str) -> str:
+def with_solution(source: str) -> str:
+    """Return an answer cell with its solution."""
     return _REGION.sub(lambda found: found[2], source).rstrip("\n")
 
 

@@ -109,9 +109,10 @@ def begin(
         numbers = assignment.numbers(None) | numbers
         for asked in assignment.questions:
             found[asked.id] = QuestionCheck(asked.defines, asked.parts, asked.without)
+        has_checks = (assignment.folder / "checks.py").exists()
     else:
-        package = _import_carried_modules(carried)
-    declared = {} if carried == {} else vars(importlib.import_module(f"{package}.checks"))
+        package, has_checks = _import_carried_modules(carried), "checks" in carried
+    declared = vars(importlib.import_module(f"{package}.checks")) if has_checks else {}
     for own in declared.values():
         if isinstance(own, VisibleCheck):
             without = found[own.question].without if own.question in found else ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +12,132 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from labkit_classroom.draw import Draw
-from labkit_classroom.judging import Ask, part, read_tensor, same
+from labkit_classroom.judging import Ask, part, read, read_tensor, same
+from labkit_classroom.messages import Words, text_maker
 from labkit_classroom.sandbox.inside.replicas import compute_by_pieces, draw_factors
 from labkit_classroom.verdict import Hint
+from labkit_course.kinds import A_SHAPE, SOME_WHOLE_NUMBERS
 
-from . import checks, drivers
+from . import drivers
+
+hint = text_maker(Hint, __file__)
+
+Numbers = Mapping[str, Any]
+
+
+def wrong_shape(name: str, got: object, gpus: int, numbers: Numbers) -> Iterator[Hint]:
+    """Check the shape of an output on ``gpus`` GPUs."""
+    images, columns, characters = (numbers[key] for key in ("images", "columns", "characters"))
+    shape = list(read(A_SHAPE, got, en=f"`{name}`", zh=f"`{name}` "))
+    right = [gpus * columns, images // gpus, characters]
+    if shape == right:
+        return
+    if shape == [columns, images, characters]:
+        yield hint("one-gpu", name=name)
+    if shape == [columns, images // gpus, characters]:
+        yield hint("replica", name=name)
+    if shape == [gpus * columns, images, characters]:
+        yield hint("not-cut", name=name)
+    if shape[0] == images:
+        yield hint("batch-first", name=name)
+    yield hint("shape", name=name)
+
+
+def wrong_place(got: object, numbers: Numbers) -> Iterator[Hint]:
+    """Checks the image and the column of a place in the output."""
+    images, columns, row, place = (numbers[key] for key in ("images", "columns", "row", "place"))
+    pair = read(SOME_WHOLE_NUMBERS, got, en="`image_and_column`", zh="`image_and_column` ")
+    # ``row`` is in the second replica's part, whose images begin at images // 2 and whose columns begin anew.
+    image, column = images // 2 + place, row - columns
+    if pair == (image, column):
+        return
+    if pair == (column, image):
+        yield replace(hint("swapped"), score=0.5)
+    if pair == (place, row):
+        yield hint("as-one", columns=columns)
+    if len(pair) == 2 and pair[1] == column:
+        yield replace(hint("image", columns=columns, begin=images // 2), score=0.5)
+    if len(pair) == 2 and pair[0] == image:
+        yield replace(hint("column"), score=0.5)
+    yield hint("place")
+
+
+def wrong_reader(got: object, right: Tensor, images: int, numbers: Numbers) -> Iterator[Hint]:
+    """Checks the reader's output on one device; ``right`` is [images, columns, ...]."""
+    wanted = [images, numbers["columns"], numbers["characters"]]
+    output = read_tensor(got, "forward")
+    shape = list(output.shape)
+    if shape == [wanted[1], wanted[0], wanted[2]]:
+        yield hint("columns-first", images=images, shape=shape)
+    if shape != wanted:
+        yield hint("reader-shape", images=images, shape=shape, wanted=wanted)
+    if same(output, right, 1e-3):
+        return
+    if same(output.flatten(), right.transpose(0, 1).flatten(), 1e-3):
+        yield hint("reshape")
+    yield hint("along-images")
+
+
+def differs_from_one_gpu(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
+    """Check the output on several GPUs when the output on one is right."""
+    output = read_tensor(got, "forward")
+    if not same(output, right, 1e-3):
+        yield hint("several", wanted=len(right), gpus=gpus, shape=list(output.shape))
+
+
+def wrong_strips(got: Any, right: list[tuple[Tensor, Tensor]], gpus: int) -> Iterator[Hint]:
+    """Checks scores and hidden states, strip after strip."""
+    on = Words(f"on {gpus} GPUs", f"在 {gpus} 块 GPU 上") if gpus else Words("on one device", "在一个设备上")
+    for at, ((scores, hidden), (right_scores, right_hidden)) in enumerate(zip(got, right, strict=True)):
+        scores, hidden = read_tensor(scores, "forward"), read_tensor(hidden, "forward")
+        layers_first = right_hidden.transpose(0, 1).shape
+        if hidden.shape == layers_first and hidden.shape != right_hidden.shape:
+            yield hint("layers-first", on=on, shape=list(hidden.shape))
+        if hidden.shape != right_hidden.shape:
+            yield hint("hidden-shape", on=on, shape=list(hidden.shape), wanted=list(right_hidden.shape))
+        if not same(hidden, right_hidden, 1e-4) and same(
+            hidden.flatten().sort().values, right_hidden.flatten().sort().values, 1e-4
+        ):
+            yield hint("hidden-reshape")
+        if not same(scores, right_scores, 1e-4) or not same(hidden, right_hidden, 1e-4):
+            if at == 0:
+                yield hint("first-strip", on=on)
+            yield hint("forgotten", on=on, next=at + 1, at=at)
+
+
+def wrong_nearest(got: object, right: Tensor, gpus: int) -> Iterator[Hint]:
+    found = read_tensor(got, "forward")
+    if same(found, right):
+        return
+    got_rows, right_rows = found.flatten().tolist()[:8], right.tolist()[:8]
+    if gpus:
+        yield hint("nearest", gpus=gpus, got_rows=got_rows, right_rows=right_rows)
+    yield hint("nearest", "one-device", got_rows=got_rows, right_rows=right_rows)
+
+
+def wrong_saved(got: Any, table: Tensor) -> Iterator[Hint]:
+    """Checks that the table is saved with the model."""
+    if not any(same(value, table) for value in got["saved"]):
+        yield hint("unsaved")
+
+
+def wrong_table(got: Any) -> Iterator[Hint]:
+    """Checks that the table goes along, and is not trained."""
+    if got["parameters"]:
+        yield hint("trained")
+    if set(got["places"]) != {"cuda:1"}:
+        yield hint("left-behind")
+
+
+def wrong_loss(got: object, right: Tensor) -> Iterator[Hint]:
+    loss = read_tensor(got, "ctc")
+    if loss.dim():
+        yield hint("no-mean", shape=list(loss.shape))
+    if not same(loss, right, 1e-3):
+        yield hint("loss", loss=float(loss), right=float(right))
+
+
+# The parts of the rubric.
 
 # Question -> what does not exist in the process that runs the answer.
 WITHOUT = dict.fromkeys(("repaired", "stream", "nearest", "ctc"), ("labkit.engine",))
@@ -40,19 +162,19 @@ def numbers(draw: Draw | None) -> dict[str, int | str]:
 @part("shape", 1, en="The shape on two GPUs", zh="两块 GPU 上的形状")
 def two(ask: Ask, draw: Draw) -> Iterator[Hint]:
     (got,) = ask(drivers.values, names=["two_gpus"])
-    yield from checks.wrong_shape("two_gpus", got, 2, draw.numbers)
+    yield from wrong_shape("two_gpus", got, 2, draw.numbers)
 
 
 @part("shape", 1, en="The shape on four GPUs", zh="四块 GPU 上的形状")
 def four(ask: Ask, draw: Draw) -> Iterator[Hint]:
     (got,) = ask(drivers.values, names=["four_gpus"])
-    yield from checks.wrong_shape("four_gpus", got, 4, draw.numbers)
+    yield from wrong_shape("four_gpus", got, 4, draw.numbers)
 
 
 @part("shape", 2, en="Whose scores: image (1) and column (1)", zh="是谁的分数：图像（1 分）、列（1 分）")
 def image_and_column(ask: Ask, draw: Draw) -> Iterator[Hint]:
     (got,) = ask(drivers.values, names=["image_and_column"])
-    yield from checks.wrong_place(got, draw.numbers)
+    yield from wrong_place(got, draw.numbers)
 
 
 class _Reader(nn.Module):
@@ -102,7 +224,7 @@ def _run_reader(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tens
 def alone(ask: Ask, draw: Draw) -> Iterator[Hint]:
     images = draw.integer(2, 5)
     got, right = _run_reader(ask, draw, images, 0)
-    yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
+    yield from wrong_reader(got["output"], right, images, draw.numbers)
 
 
 @part(
@@ -115,9 +237,9 @@ def several(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for images, gpus in ((draw.choice((4, 6)), 2), (draw.choice((4, 5, 7)), 3)):
         got, right = _run_reader(ask, draw, images, gpus)
         if list(read_tensor(got["output"], "forward").shape) == list(right.shape):
-            yield from checks.differs_from_one_gpu(got["output"], right, gpus)
+            yield from differs_from_one_gpu(got["output"], right, gpus)
         else:
-            yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
+            yield from wrong_reader(got["output"], right, images, draw.numbers)
 
 
 @part("repaired", 1, en="Trained weights still load", zh="训练好的权重仍能加载")
@@ -125,8 +247,8 @@ def keys(ask: Ask, draw: Draw) -> Iterator[Hint]:
     images = draw.integer(2, 5)
     got, right = _run_reader(ask, draw, images, 0)
     if not same(got["names"], list(_Reader(1).state_dict())):
-        yield checks.hint("keys")
-    yield from checks.wrong_reader(got["output"], right, images, draw.numbers)
+        yield hint("keys")
+    yield from wrong_reader(got["output"], right, images, draw.numbers)
 
 
 class _Stream(nn.Module):
@@ -153,7 +275,7 @@ def _strips(ask: Ask, draw: Draw, rows: int, gpus: int, *, start: bool) -> Itera
             right.append(compute_by_pieces(_as_function(model), state, factors, strip, hidden))
             hidden = right[-1][1]
     got = ask(drivers.stream, state=state, strips=strips, gpus=gpus, start=first, factors=factors)
-    yield from checks.wrong_strips(got, right, gpus)
+    yield from wrong_strips(got, right, gpus)
 
 
 @part(
@@ -195,13 +317,13 @@ def table_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (0, 2, 3):
         table, features, right = _features(draw)
         got = ask(drivers.nearest, table=table, features=features, gpus=gpus)
-        yield from checks.wrong_nearest(got, right, gpus)
+        yield from wrong_nearest(got, right, gpus)
 
 
 @part("nearest", 1, en="The table is saved with the model", zh="表随模型一起保存")
 def saves_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
     table, _, _ = _features(draw)
-    yield from checks.wrong_saved(ask(drivers.nearest_state, table=table), table)
+    yield from wrong_saved(ask(drivers.nearest_state, table=table), table)
 
 
 @part(
@@ -213,8 +335,8 @@ def saves_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def moves_table(ask: Ask, draw: Draw) -> Iterator[Hint]:
     table, _, _ = _features(draw)
     got = ask(drivers.nearest_state, table=table)
-    yield from checks.wrong_saved(got, table)
-    yield from checks.wrong_table(got)
+    yield from wrong_saved(got, table)
+    yield from wrong_table(got)
 
 
 def _loss(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor, Tensor]:
@@ -235,18 +357,18 @@ def _loss(ask: Ask, draw: Draw, images: int, gpus: int) -> tuple[Any, Tensor, Te
 @part("ctc", 2, en="The loss of the whole batch", zh="整个批次的损失")
 def loss(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, right, _ = _loss(ask, draw, 2 * draw.integer(2, 4), 2)
-    yield from checks.wrong_loss(got["loss"], right)
+    yield from wrong_loss(got["loss"], right)
 
 
 @part("ctc", 1, en="The same where the images come out uneven", zh="图像数除不尽时也一样")
 def odd(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for images, gpus in ((draw.choice((5, 7)), 2), (draw.choice((4, 5)), 3)):
         got, right, _ = _loss(ask, draw, images, gpus)
-        yield from checks.wrong_loss(got["loss"], right)
+        yield from wrong_loss(got["loss"], right)
 
 
 @part("ctc", 1, en="Its gradient reaches the model", zh="梯度能传到模型")
 def trains_model(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, right = _loss(ask, draw, 2 * draw.integer(2, 4), 2)
     if not same(got["gradient"], right, 1e-3):
-        yield checks.hint("gradient")
+        yield hint("gradient")

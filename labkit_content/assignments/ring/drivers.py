@@ -74,7 +74,7 @@ def _replaced_functions(function, source):
     made = {"torch": torch, "dist": dist}
     exec(source, made)
     names = globals_of(function)
-    given = {name: one for name, one in made.items() if callable(one) and name != "pass_around"}
+    given = {name: one for name, one in made.items() if callable(one)}
     before = _inside[0] if _inside else {name: names[name] for name in given if name in names}
     _inside.append(before)
     names.update(given)

@@ -2,18 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labkit_classroom.assignment import with_solution
+from labkit_classroom.cells import parse
 from labkit_classroom.draw import Draw
-from labkit_classroom.judging import Ask, part
+from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.messages import text_maker
 from labkit_classroom.sandbox.inside.ranks import FOR_MESSAGES
 from labkit_classroom.verdict import Hint
 
-from . import checks, drivers
+from . import drivers
+
+hint = text_maker(Hint, __file__)
+
+# The solutions of the questions by their ids; later questions get the source of earlier ones.
+_SOLUTIONS = {
+    cell.id: with_solution(cell.text.en)
+    for cell in parse(Path(__file__).with_name("assignment.txt").read_text("utf-8"))
+    if cell.role == "answer"
+}
+HALVES = "\n\n".join(_SOLUTIONS[question] for question in ("first", "second"))
+WHOLE = f"{HALVES}\n\n{_SOLUTIONS['whole']}"
+
+
+def wrong_way(told: Any) -> Iterator[Hint]:
+    """Checks that the ranks came to an end, by messages alone."""
+    if told["stuck"]:
+        who = " ".join(str(told["stuck"][0]).split())[:160]
+        yield hint("stuck", who=who)
+    if others := [kind for kind in told["called"] if kind not in ("send", "recv")]:
+        yield hint("collective", name=others[0])
+
+
+def wrong_first(told: Any, given: Sequence[Tensor]) -> Iterator[Hint]:
+    """Checks that chunk r + 1 of rank r holds the sum."""
+    yield from wrong_way(told)
+    ranks, total = len(given), torch.stack(list(given)).sum(0)
+    for rank, got in enumerate(told["results"]):
+        chunk = (rank + 1) % ranks
+        if same(got[chunk], total[chunk], 1e-4):
+            continue
+        if same(got, given[rank]):
+            yield hint("unchanged", rank=rank)
+        finished = [c for c in range(ranks) if same(got[c], total[c], 1e-4)]
+        if finished:
+            yield hint("another-chunk", ranks=ranks, rank=rank, finished=finished[0], chunk=chunk)
+        if any(same(got[chunk], own[chunk], 1e-4) for own in given):
+            yield hint("replaced", chunk=chunk, rank=rank)
+        yield hint("sum", ranks=ranks, chunk=chunk, rank=rank)
+
+
+def wrong_second(told: Any, given: Sequence[Tensor], total: Tensor) -> Iterator[Hint]:
+    """Check that all chunks of all ranks equal ``total``."""
+    yield from wrong_way(told)
+    ranks = len(given)
+    for rank, got in enumerate(told["results"]):
+        if same(got, total, 1e-4):
+            continue
+        right = [c for c in range(ranks) if same(got[c], total[c], 1e-4)]
+        added = [c for c in range(ranks) if same(got[c], total[c] + given[rank][c], 1e-4)]
+        if added:
+            yield hint("added", chunk=added[0], rank=rank)
+        if right == [(rank + 1) % ranks]:
+            yield hint("unchanged", "second", rank=rank)
+        yield hint("chunks", ranks=ranks, right=right, rank=rank)
+
+
+def wrong_sum(told: Any, given: Sequence[Tensor]) -> Iterator[Hint]:
+    """Checks that every rank's tensor holds the sum."""
+    yield from wrong_way(told)
+    ranks, total = len(given), torch.stack(list(given)).sum(0)
+    for rank, got in enumerate(told["results"]):
+        if same(got, total, 1e-4):
+            continue
+        if ranks > 1 and same(got, given[rank]):
+            yield hint("unchanged", "sum", rank=rank)
+        flat, right = got.flatten(), total.flatten()
+        wrong = [at for at in range(len(right)) if not same(flat[at], right[at], 1e-3)]
+        if 0 < len(wrong) <= len(right) // 2 and wrong[-1] == len(right) - 1:
+            yield hint("rest", wanted=len(right), ranks=ranks, count=len(wrong))
+        yield hint("sum", "sum", wanted=len(right), ranks=ranks, rank=rank)
+
+
+def wrong_bytes(told: Any, most: int) -> Iterator[Hint]:
+    """Checks that no rank sends more than ``most`` bytes, nor to another than the next one."""
+    ranks = len(told["results"])
+    if told["sent"] and max(told["sent"]) > most:
+        worst = max(told["sent"])
+        yield hint("bytes", ranks=ranks, worst=worst, most=most)
+    if any(target != (source + 1) % ranks for source, target in told["to"]):
+        yield hint("neighbour")
+
+
+def wrong_average(told: Any, gradients: Sequence[Sequence[Any]]) -> Iterator[Hint]:
+    """Check that every gradient is the average, and missing ones are still missing."""
+    yield from wrong_way(told)
+    ranks = len(gradients)
+    for rank, found in enumerate(told["results"]):
+        for at, got in enumerate(found):
+            own = [each[at] for each in gradients]
+            if own[0] is None:
+                if got is not None:
+                    yield hint("invented", at=at)
+                continue
+            total = torch.stack(own).sum(0)
+            if got is not None and same(got, total / ranks, 1e-4):
+                continue
+            if got is not None and same(got, total, 1e-4):
+                yield hint("not-divided", ranks=ranks)
+            if got is not None and same(got, own[rank]):
+                yield hint("own", at=at, rank=rank)
+            yield hint("average", at=at, rank=rank)
+
+
+def wrong_rings(told: Any) -> Iterator[Hint]:
+    """Checks that all gradients go around together."""
+    ranks = len(told["results"])
+    sent = max(told["messages"], default=0)
+    if sent > 2 * (ranks - 1):
+        yield hint("rings", sent=sent, ring=2 * (ranks - 1))
+
+
+# The parts of the rubric.
 
 PRELOAD, APART = FOR_MESSAGES, ("first", "second", "whole", "average")
 _COLLECTIVES = (
@@ -56,7 +172,7 @@ def _first(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor]]]:
 )
 def sums(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given in _first(ask, draw):
-        yield from checks.wrong_first(told, given)
+        yield from wrong_first(told, given)
 
 
 @part(
@@ -67,8 +183,8 @@ def sums(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def sends(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given in _first(ask, draw):
-        yield from checks.wrong_first(told, given)
-        yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
+        yield from wrong_first(told, given)
+        yield from wrong_bytes(told, 4 * given[0][1:].numel())
 
 
 @part("first", 1, en="Large chunks do not make it hang", zh="分块很大时也不会卡住")
@@ -77,7 +193,7 @@ def large(ask: Ask, draw: Draw) -> Iterator[Hint]:
     # Both the smallest and the largest number of a chunk must be the sum.
     given = [torch.full((len(values), 2), float(value)) for value in values]
     told = ask(drivers.change_filled, name="reduce_scatter", values=values, length=_LARGE)
-    yield from checks.wrong_first(told, given)
+    yield from wrong_first(told, given)
 
 
 def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
@@ -90,7 +206,7 @@ def _second(ask: Ask, draw: Draw) -> Iterator[tuple[Any, list[Tensor], Tensor]]:
 @part("second", 2, en="All chunks of all ranks are finished", zh="所有 rank 的所有分块都是加完的")
 def chunks(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given, total in _second(ask, draw):
-        yield from checks.wrong_second(told, given, total)
+        yield from wrong_second(told, given, total)
 
 
 @part(
@@ -101,8 +217,8 @@ def chunks(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def sends_again(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for told, given, total in _second(ask, draw):
-        yield from checks.wrong_second(told, given, total)
-        yield from checks.wrong_bytes(told, 4 * given[0][1:].numel())
+        yield from wrong_second(told, given, total)
+        yield from wrong_bytes(told, 4 * given[0][1:].numel())
 
 
 def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[list[Tensor]]]]:
@@ -111,12 +227,12 @@ def _run_whole(ask: Ask, draw: Draw, even: bool) -> Iterator[tuple[Any, list[lis
         rows = ranks * draw.integer(1, 3) if even else draw.integer(4, 6) * ranks + 1
         shapes: list[tuple[int, ...]] = [(rows, 1), (rows,)] if even else [(rows,), (1, ranks - 1), ()]
         cases = [_tensors(draw, ranks, *shape) for shape in shapes]
-        yield ask(drivers.change_each, name="all_reduce", cases=cases, right=checks.HALVES), cases
+        yield ask(drivers.change_each, name="all_reduce", cases=cases, right=HALVES), cases
 
 
 def _wrong_sums(told: Any, cases: list[list[Tensor]]) -> Iterator[Hint]:
     for at, given in enumerate(cases):
-        yield from checks.wrong_sum(told | {"results": [found[at] for found in told["results"]]}, given)
+        yield from wrong_sum(told | {"results": [found[at] for found in told["results"]]}, given)
 
 
 @part(
@@ -141,9 +257,7 @@ def traffic(ask: Ask, draw: Draw) -> Iterator[Hint]:
     told, cases = next(_run_whole(ask, draw, False))
     yield from _wrong_sums(told, cases)
     ranks = len(cases[0])
-    yield from checks.wrong_bytes(
-        told, sum(8 * (ranks - 1) * -(-given[0].numel() // ranks) for given in cases)
-    )
+    yield from wrong_bytes(told, sum(8 * (ranks - 1) * -(-given[0].numel() // ranks) for given in cases))
 
 
 def _run_average(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any]]]:
@@ -157,21 +271,21 @@ def _run_average(ask: Ask, draw: Draw, unused: bool) -> tuple[Any, list[list[Any
         at = draw.integer(0, 3)
         for own in gradients:
             own[at] = None
-    return ask(drivers.average_gradients, weights=weights, gradients=gradients, right=checks.WHOLE), gradients
+    return ask(drivers.average_gradients, weights=weights, gradients=gradients, right=WHOLE), gradients
 
 
 @part("average", 2, en="Every gradient is the average over the ranks", zh="每一份梯度都是各个 rank 的平均")
 def average(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    yield from checks.wrong_average(*_run_average(ask, draw, False))
+    yield from wrong_average(*_run_average(ask, draw, False))
 
 
 @part("average", 1, en="All gradients travel in one ring", zh="所有梯度只绕一次环")
 def one_ring(ask: Ask, draw: Draw) -> Iterator[Hint]:
     told, gradients = _run_average(ask, draw, False)
-    yield from checks.wrong_average(told, gradients)
-    yield from checks.wrong_rings(told)
+    yield from wrong_average(told, gradients)
+    yield from wrong_rings(told)
 
 
 @part("average", 1, en="A parameter without a gradient is left alone", zh="没有梯度的参数不去动它")
 def no_gradient(ask: Ask, draw: Draw) -> Iterator[Hint]:
-    yield from checks.wrong_average(*_run_average(ask, draw, True))
+    yield from wrong_average(*_run_average(ask, draw, True))

@@ -11,11 +11,98 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit_classroom.draw import Draw
-from labkit_classroom.judging import Ask, part, same
+from labkit_classroom.judging import Ask, NoAnswer, part, read_tensor, same
+from labkit_classroom.messages import Words, text_maker
 from labkit_classroom.sandbox.inside.replicas import compute_by_pieces, draw_factors
 from labkit_classroom.verdict import Hint
 
-from . import checks, drivers
+from . import drivers
+
+hint = text_maker(Hint, __file__)
+
+
+def wrong_count(count: object, calls: int, gpus: int) -> Iterator[Hint]:
+    """Checks a count of ``calls`` calls on ``gpus`` GPUs."""
+    if count == calls:
+        return
+    on = Words(f" on {gpus} GPUs", f"在 {gpus} 块 GPU 上") if gpus else Words("", "")
+    if gpus and count == 0:
+        yield hint("lost", calls=calls, on=on, count=count)
+    if gpus and count == calls * gpus:
+        yield hint("each-replica", calls=calls, on=on, count=count)
+    yield hint("count", calls=calls, on=on, count=count)
+
+
+def wrong_restored(restored: object, calls: int) -> Iterator[Hint]:
+    if restored != calls:
+        yield hint("unsaved", restored=restored, calls=calls)
+
+
+def wrong_outputs(got: Any, right: list[Tensor], gpus: int, why: str) -> Iterator[Hint]:
+    """Yield the hint with the id ``why`` for wrong outputs, or a hint about the type."""
+    for at, (output, wanted) in enumerate(zip(got, right, strict=True), 1):
+        output = read_tensor(output, "forward")
+        if output.shape != wanted.shape:
+            yield hint("shape", at=at, gpus=gpus, shape=list(output.shape), wanted=list(wanted.shape))
+        if not same(output, wanted, 1e-4):
+            yield hint(why)
+
+
+def wrong_mean(got: Any, right: Tensor, gpus: int) -> Iterator[Hint]:
+    mean = read_tensor(got["mean"], "mean")
+    if mean.shape == right.shape and not mean.any():
+        yield hint("unmoved")
+    if not same(mean, right, 1e-4):
+        on = Words(f"on {gpus} GPUs ", f"在 {gpus} 块 GPU 上 ") if gpus else Words("", "")
+        shown, wanted = format_values(mean), format_values(right)
+        yield hint("mean", on=on, shown=shown, wanted=wanted)
+
+
+def wrong_kept(got: Any, gpus: int) -> Iterator[Hint]:
+    if not got["saved"]:
+        yield hint("mean-unsaved")
+    if gpus and got["home"] != "cuda:0":
+        yield hint("mean-moved", place=got["home"])
+
+
+def wrong_parameters(got: Any, right: int) -> Iterator[Hint]:
+    if got["count"] != right:
+        yield hint("parameters", count=got["count"], right=right)
+
+
+def wrong_scale(got: Any) -> Iterator[Hint]:
+    if got["trained"]:
+        yield hint("trained")
+    if got["moved"] not in ("-", "cuda:1"):
+        yield hint("left-behind", place=got["moved"])
+
+
+def wrong_result(got: Any, scores: Tensor, penalty: Tensor) -> Iterator[Hint]:
+    """Checks the pair that ``forward`` returns."""
+    result = got["result"]
+    if not isinstance(result, list) or len(result) != 2:
+        raise NoAnswer(hint("kind"))
+    first, second = (read_tensor(value, "forward") for value in result)
+    if not same(first, scores, 1e-4):
+        yield hint("scores")
+    if second.dim() != 1 or len(second) != len(penalty):
+        yield hint("per-replica", rows=len(penalty), shape=list(second.shape))
+    if not same(second, penalty, 1e-4):
+        yield hint("penalty")
+
+
+def wrong_loss(got: Any, right: Tensor) -> Iterator[Hint]:
+    value = read_tensor(got["loss"], "loss")
+    if not same(value, right, 1e-4):
+        told = f"{float(value):.4f}" if value.numel() == 1 else f"{list(value.shape)}"
+        yield hint("loss", told=told, right=float(right))
+
+
+def format_values(value: Tensor) -> str:
+    return "[" + ", ".join(f"{number:.3f}" for number in value.flatten()[:3].tolist()) + ", …]"
+
+
+# The parts of the rubric.
 
 WITHOUT = dict.fromkeys(("counter", "cache", "memory", "running", "lists", "lost"), ("labkit.engine",))
 
@@ -63,8 +150,8 @@ def _run_counter(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, int, Tensor]:
 def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, calls, right = _run_counter(ask, draw, gpus)
-        yield from checks.wrong_count(got["count"], calls, gpus)
-        yield from checks.wrong_outputs([got["output"]], [right], gpus, "unregistered")
+        yield from wrong_count(got["count"], calls, gpus)
+        yield from wrong_outputs([got["output"]], [right], gpus, "unregistered")
 
 
 @part(
@@ -75,9 +162,9 @@ def counts_calls(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def count_saved(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, calls, right = _run_counter(ask, draw, 0)
-    yield from checks.wrong_count(got["count"], calls, 0)
-    yield from checks.wrong_restored(got["restored"], calls)
-    yield from checks.wrong_outputs([got["output"]], [right], 1, "unregistered")
+    yield from wrong_count(got["count"], calls, 0)
+    yield from wrong_restored(got["restored"], calls)
+    yield from wrong_outputs([got["output"]], [right], 1, "unregistered")
 
 
 def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: str) -> Iterator[Hint]:
@@ -96,7 +183,7 @@ def _positions(ask: Ask, draw: Draw, steps: list[int], gpus: Any, why: str) -> I
         for x, count in zip(batches, counts, strict=True)
     ]
     got = ask(drivers.outputs, name="Positions", state=state, batches=batches, gpus=gpus, factors=factors)
-    yield from checks.wrong_outputs(got, right, gpus if isinstance(gpus, int) else 0, why)
+    yield from wrong_outputs(got, right, gpus if isinstance(gpus, int) else 0, why)
 
 
 @part("cache", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
@@ -143,7 +230,7 @@ def _run_memory(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, list[Tensor]]:
 @part("memory", 1, en="Alone it goes on from call to call", zh="单独运行时，一次次接着往下算")
 def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, right = _run_memory(ask, draw, 0)
-    yield from checks.wrong_outputs(got["states"], right, 0, "states")
+    yield from wrong_outputs(got["states"], right, 0, "states")
 
 
 @part(
@@ -155,15 +242,15 @@ def remembers(ask: Ask, draw: Draw) -> Iterator[Hint]:
 def remembers_rows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, right = _run_memory(ask, draw, gpus)
-        yield from checks.wrong_outputs(got["states"], right, gpus, "states")
+        yield from wrong_outputs(got["states"], right, gpus, "states")
 
 
 @part("memory", 1, en="Training does not run back into earlier calls", zh="训练时梯度不会传回以前的调用")
 def cut_off(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, right = _run_memory(ask, draw, 2)
-    yield from checks.wrong_outputs(got["states"], right, 2, "states")
+    yield from wrong_outputs(got["states"], right, 2, "states")
     if got["runs_back"] is not False:
-        yield checks.hint("runs-back")
+        yield hint("runs-back")
 
 
 def _run_running(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, list[Tensor]]:
@@ -190,7 +277,7 @@ def _run_cases(ask: Ask, draw: Draw) -> Iterator[tuple[int, Any, Tensor, list[Te
 )
 def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, got, mean, _ in _run_cases(ask, draw):
-        yield from checks.wrong_mean(got, mean, gpus)
+        yield from wrong_mean(got, mean, gpus)
 
 
 @part(
@@ -201,7 +288,7 @@ def follows(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, got, _, right in islice(_run_cases(ask, draw), 2):
-        yield from checks.wrong_outputs(got["outputs"], right, gpus, "reads")
+        yield from wrong_outputs(got["outputs"], right, gpus, "reads")
 
 
 @part(
@@ -212,8 +299,8 @@ def reads_only(ask: Ask, draw: Draw) -> Iterator[Hint]:
 )
 def saves_mean(ask: Ask, draw: Draw) -> Iterator[Hint]:
     gpus, got, mean, _ = next(_run_cases(ask, draw))
-    yield from checks.wrong_mean(got, mean, gpus)
-    yield from checks.wrong_kept(got, gpus)
+    yield from wrong_mean(got, mean, gpus)
+    yield from wrong_kept(got, gpus)
 
 
 def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
@@ -247,21 +334,21 @@ def _run_lists(ask: Ask, draw: Draw, gpus: int) -> tuple[Any, Tensor]:
 def finds_layers(ask: Ask, draw: Draw) -> Iterator[Hint]:
     size = _size(draw)
     got, right = _run_lists(ask, draw, 0)
-    yield from checks.wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
-    yield from checks.wrong_outputs([got["output"]], [right], 1, "unregistered")
+    yield from wrong_parameters(got, 3 * size * (size + 1) + 2 * (size + 1))
+    yield from wrong_outputs([got["output"]], [right], 1, "unregistered")
 
 
 @part("lists", 2, en="On two and three GPUs the output of one", zh="在两块、三块 GPU 上，输出和一块上的一样")
 def branches(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 3):
         got, right = _run_lists(ask, draw, gpus)
-        yield from checks.wrong_outputs([got["output"]], [right], gpus, "unregistered")
+        yield from wrong_outputs([got["output"]], [right], gpus, "unregistered")
 
 
 @part("lists", 1, en="`scale` goes along, and is not trained", zh="`scale` 跟着模型走，而且不参与训练")
 def constant_scale(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _ = _run_lists(ask, draw, 2)
-    yield from checks.wrong_scale(got)
+    yield from wrong_scale(got)
 
 
 def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, Tensor, Tensor, Tensor]:
@@ -286,26 +373,26 @@ def _run_lost(ask: Ask, draw: Draw, gpus: int, rows: int) -> tuple[Any, Tensor, 
 @part("lost", 1, en="`forward` returns a penalty for each row", zh="`forward` 为每一行返回一个惩罚值")
 def per_row(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, scores, penalty, _, _ = _run_lost(ask, draw, 2, 2 * draw.integer(2, 4))
-    yield from checks.wrong_result(got, scores, penalty)
+    yield from wrong_result(got, scores, penalty)
 
 
 @part("lost", 1, en="The loss, alone and on even pieces", zh="单独运行和分块大小相同时，损失正确")
 def loss_even(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus in (2, 0):
         got, _, _, loss, _ = _run_lost(ask, draw, gpus, 2 * draw.integer(2, 4))
-        yield from checks.wrong_loss(got, loss)
+        yield from wrong_loss(got, loss)
 
 
 @part("lost", 1, en="The loss on uneven pieces", zh="分块大小不一时，损失正确")
 def loss_uneven(ask: Ask, draw: Draw) -> Iterator[Hint]:
     for gpus, rows in ((2, draw.choice((5, 7))), (3, draw.choice((5, 7, 8)))):
         got, _, _, loss, _ = _run_lost(ask, draw, gpus, rows)
-        yield from checks.wrong_loss(got, loss)
+        yield from wrong_loss(got, loss)
 
 
 @part("lost", 1, en="The penalty is trained too", zh="惩罚项也参与训练")
 def penalty_trained(ask: Ask, draw: Draw) -> Iterator[Hint]:
     got, _, _, loss, gradient = _run_lost(ask, draw, 2, 2 * draw.integer(2, 4))
-    yield from checks.wrong_loss(got, loss)
+    yield from wrong_loss(got, loss)
     if not same(got["gradient"], gradient, 1e-4):
-        yield checks.hint("gradient")
+        yield hint("gradient")
