@@ -70,14 +70,7 @@ def _judge_load(answer: Callable[..., Any]) -> Hints:
                 if (result := answer(given, state)) is ...:
                     read_returned(result)
             except (AttributeError, RuntimeError) as error:
-                slips = {
-                    "lstrip": "encoder.weight".lstrip("module."),
-                    "replace": "submodule.bias".replace("module.", ""),
-                }
-                for slip, key in slips.items() if prefix else ():
-                    if f'"{key}"' in str(error):
-                        yield Named(slip, **facts)
-                yield Named("keys", error=" ".join(str(error).split("\n\t")[:2]), **facts)
+                yield Named("keys", error=" ".join(str(error).split()), **facts)
                 return
             if not all(torch.equal(value.cpu(), saved[key]) for key, value in model.state_dict().items()):
                 yield Named("nothing", **facts)

@@ -150,7 +150,7 @@ def _recompute(recompute: Callable[..., Any]) -> Hints:
         if calls[0] > 1:
             yield Named("embedding")
         if selective and (peak > room or len(again) > fewest > 0):
-            yield Named("selective", **facts)
+            yield Named("part", **facts)
         if partly and (peak > room or len(again) + partly > fewest):
             yield Named("part", **facts | {"count": len(again) + partly})
         late = again and again[0] > 1

@@ -166,7 +166,7 @@ def _pipeline(answer: Callable[..., Any]) -> Hints:
         if abs(norm / true - 1) > 1e-4:
             yield Named("average", **facts)
         if abs(loss / right - 1) > 1e-4:
-            yield Named("printed_twice" if abs(loss * count / right - 1) < 1e-4 else "printed", **facts)
+            yield Named("printed", **facts)
 
 
 @judge("23.norm", a_function("gradient_norm"))

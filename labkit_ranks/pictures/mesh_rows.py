@@ -71,7 +71,10 @@ def _links(members: Sequence[Box], words: str) -> Iterator[Line | Label]:
             yield Line(x1, low, x2, low, strong=True)
             yield Line(x2, low, x2, bottom, strong=True)
         else:
-            low = (bottom + other.y) / 2 + 3
             yield Line(x1, bottom, x2, other.y, dashed=True, strong=True, over=True)
-        if words and not number:
-            yield Label((x1 + x2) / 2 + 6, low - 1 if one.y != other.y else low + 11, words, 10, bold=True)
+        if words and not number and one.y == other.y:
+            yield Label((x1 + x2) / 2 + 6, low + 11, words, 10, bold=True)
+        elif words and not number:  # beside the line's upper end, on the side that the line leaves
+            side = -1 if x2 > x1 else 1
+            anchor = "end" if x2 > x1 else "start"
+            yield Label(x1 + 6 * side, (bottom + other.y) / 2 + 2, words, 10, anchor, bold=True)

@@ -1002,10 +1002,10 @@ WRONG = {
         (lambda model, state: model.module.load_state_dict(state), "with an unwrapped model and the keys"),
         (silent_if_wrapped, "without `head.bias`"),
         (lambda model, state: unwrapped(model).load_state_dict(
-            {k.lstrip("module."): v for k, v in state.items()}), "any of the letters m, o, d"),
+            {k.lstrip("module."): v for k, v in state.items()}), '"ncoder.weight"'),
         (load_in_order, "raises an error"), (load_what_there_is, "without `submodule.bias`"),
         (lambda model, state: unwrapped(model).load_state_dict(
-            {k.replace("module.", ""): v for k, v in state.items()}), "inside `submodule.`"),
+            {k.replace("module.", ""): v for k, v in state.items()}), '"subweight"'),
         (lambda model, state: unwrapped(model).load_state_dict({k[7:]: v for k, v in state.items()}),
          "raises an error"),
     ],

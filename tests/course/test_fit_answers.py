@@ -114,7 +114,7 @@ KEEPING = partial(create_selective_checkpoint_contexts, PRODUCTS)
 
 
 @pytest.mark.parametrize(("answer", "hint"), [
-    (recompute, None), (partial(recompute, context_fn=KEEPING), "selective"), (by_wrapper, None), (made_anew, None),
+    (recompute, None), (partial(recompute, context_fn=KEEPING), "part"), (by_wrapper, None), (made_anew, None),
     (lambda model, room: wrap(model), "one_unit"),
     (lambda model, room: wrap(model, preserve_rng_state=False), "masks"),
     (partial(recompute, use_reentrant=True), "no_gradient"),

@@ -148,6 +148,14 @@ def test_a_mesh_has_its_bytes_on_the_links_of_the_group(language, order, dashed,
     assert ("network" in explorer.sentence()) == (language == "en" and dashed > 0)
 
 
+def test_a_dashed_link_does_not_run_through_the_bytes_on_it():
+    picture = labkit.MeshExplorer(dp=2, pp=2, tp=4, lit="tp", rank=5, node=5).make_picture()
+    (label,) = (text for text in picture.texts if text.text == "6.4 GB")
+    (line,) = (line for line in picture.lines if line.dashed)
+    assert label.anchor == "start"
+    assert label.x > max(line.x1, line.x2)
+
+
 def test_bytes_along_a_mesh_are_those_of_lesson_17():
     sent = bytes_sent(2, 2, 2)
     assert (sent["tp"], sent["pp"]) == (4 * 16 * 8192 * 4096 * 2, 8192 * 4096 * 2)
