@@ -248,7 +248,7 @@ WRONG = {
         (chosen(lambda: variable("LOCAL_RANK"), told=str), "returns `'0'`"),
     ],
     "10.report": [
-        (reported(where=lambda: dist.get_rank() == 0), "it still hangs: rank 0 waits for ranks 1–3"),
+        (reported(where=lambda: dist.get_rank() == 0), "with 4 ranks it hangs: rank 0 waits for ranks 1–3"),
         (reported(speaks=lambda: True), "rank 1 returns a text, too"),
         (reported(divided=False), "the sum of 4 losses"), (reported(summed=False, divided=False), "only its own loss"),
         (reported(summed=False), "only its own loss"), (reported(speaks=lambda: False), "a text that ends in"),

@@ -222,7 +222,7 @@ WRONG = {
         (pipeline(scale_grads=True), "There are 4 micro-batches"), (pipeline(factor=4), "There are 4 micro-batches"),
         (pipeline(own=True, scale_grads=True), "by which number is each"),
         (pipeline(own=True), "by which number is each"), (unprinted, "the loss that is returned"),
-        (pipeline(after=True), "words twice"), (pipeline(before=False, after=True, scale_grads=True), "not by the"),
+        (pipeline(after=True), "words, once"), (pipeline(before=False, after=True, scale_grads=True), "not by the"),
         (lambda stage, words, following, count: None, "on rank"),
     ],
     "23.norm": [
@@ -230,7 +230,7 @@ WRONG = {
         (norm(apart=False), "what does a rank know of the other ranks' experts"),
         (norm(count_copies=True), "what all ranks hold alike is counted"), (norm(root=False), "or its square"),
         (norm(sums_of_roots=True), "norms do not add up"), (norm(mean=True), "the experts are averaged"),
-        (only_rank_0, "wait for each other"), (norm(shared=False), "only the experts are there"),
+        (only_rank_0, "it hangs: rank 0 waits for rank 1"), (norm(shared=False), "only the experts are there"),
         (lambda model: torch.tensor(3.0), "and it should be"),
     ],
 }  # fmt: skip

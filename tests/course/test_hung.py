@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from labkit.base.language import using
-from labkit_content.hung import repaired, scripts
-from labkit_content.hung.judging import Setting, settings
+from labkit_content.hung.judging import Setting, repaired, scripts, settings
 from labkit_content.repairs import problems, score
 from labkit_content.repairs.comparing import is_close
 from labkit_course import Progress, hint, repair, torchrun
