@@ -68,7 +68,9 @@ def test_a_session_that_is_open_goes_on_as_it_was():
 def test_where_ranks_hang_is_told_where_no_judge_has_more_to_say():
     ran = on_ranks(lambda x: dist.get_rank() or dist.all_reduce(x), 3, given(3))
     assert ran.failure.hangs
-    with pytest.raises(Unreadable, match="with 3 ranks it hangs: rank 0 .*Does every rank make the same calls"):
+    with pytest.raises(
+        Unreadable, match="with 3 ranks it hangs: rank 0 .*Does every rank make the same calls"
+    ):
         ran.require_success()
 
 
