@@ -148,7 +148,7 @@ def _pair_hints(seen: ModelRun) -> Hints:
     yield Named("other_loss")
 
 
-# An input that belongs to no row, and rows that are laid end to end.
+# Graphs and shops: an input without rows, and rows laid end to end.
 
 
 def _city(rows: int, generator: Generator) -> tuple[Tensor, ...]:

@@ -67,7 +67,7 @@ def _group(rank: int, stages: int, width: int) -> dict[str, Any]:
 def _groups(answer: Callable[..., Any]) -> Hints:
     def part(sizes: list[int]) -> list[list[int]] | None:
         found = answer(tuple(sizes))
-        # `new_group` returns this to a rank that is not in the group.
+        # The result of `new_group` on a rank outside the group.
         outside = dist.GroupMember.NON_GROUP_MEMBER
         if not isinstance(found, (list, tuple)) or not all(
             one is outside or isinstance(one, dist.ProcessGroup) for one in found

@@ -92,7 +92,7 @@ class RanksRun:
         return sum(event.nbytes for event in self.events if event.name == "send" and event.rank == rank)
 
     def require_success(self) -> RanksRun:
-        """Return this run if no rank failed; otherwise raise Unreadable: where it hangs, or the error and its line."""
+        """Return this run if no rank failed. Otherwise raise Unreadable with the place of the hang or of the error."""
         if self.failure is None:
             return self
         failure, en, zh = self.failure, "", ""

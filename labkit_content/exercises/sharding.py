@@ -211,7 +211,7 @@ def _train(
         optimizer.step(gradient.clone())
     adam = dict(optimizers).get(
         dist.get_rank()
-    )  # the one that this rank made last, wherever its class keeps it
+    )  # the rank's last optimizer, wherever a class keeps it
     return weights, _count_kept(optimizer, weights, [adam]), _square_of_moments(adam) if adam else 0.0
 
 

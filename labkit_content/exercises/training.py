@@ -70,7 +70,7 @@ def _compare_means(got: float, means: list[float], sizes: list[int]) -> Hints:
 
 @judge("07.parts", a_function("accumulate"))
 def _judge_parts(answer: Callable[..., Any]) -> Hints:
-    # The last model shows rows that are scaled on their way in.
+    # The last model shows whether rows are scaled before they enter.
     for rows, size, curve in (
         (12, 5, nn.Identity),
         (12, 4, nn.Identity),

@@ -94,7 +94,7 @@ def _source_of(attempt: Any) -> dict[str, str]:
 
 
 def define(source: str, name: str, names: Mapping[str, Any], file: str = "") -> Any:
-    """Return what ``source`` defines as ``name``; it may use ``names``.
+    """Execute ``source`` beside ``names``, and return the object called ``name``.
 
     file   a name for the source, by which errors tell lines of it and Python finds it, as that of a notebook's cell.
     """
