@@ -139,13 +139,17 @@ class OuterVariables:
             if isinstance(value, ModuleType):
                 self._collect_globals(vars(value), names, depth - 1)
             elif isinstance(value, (*_FUNCTIONS, type)):
-                self._follow(value if isinstance(value, partial) or not is_library(value) else None, depth - 1)
+                self._follow(
+                    value if isinstance(value, partial) or not is_library(value) else None, depth - 1
+                )
             elif not name.startswith("__") and (id(space), name) not in self._named:
                 self._named.add((id(space), name))
                 # Don't report dicts: a global dict is a cache, most likely, and replicas may fill it.
                 reported = isinstance(value, (list, set, deque, int, float)) and not isinstance(value, bool)
                 put = partial(space.pop if value is _ABSENT else space.__setitem__, name)
-                self._variables.append(Variable(name, value, partial(space.get, name, _ABSENT), put, reported))
+                self._variables.append(
+                    Variable(name, value, partial(space.get, name, _ABSENT), put, reported)
+                )
 
 
 def _functions_of(model: nn.Module) -> Iterator[Any]:

@@ -28,8 +28,13 @@ labkit_cli       | labkit simgpu labkit_diagnose labkit_ranks labkit_course labk
 """
 # These name other packages for users, who write labkit.ranks or labkit.course: they are entries, not imports.
 ENTRIES = (
-    "labkit", "labkit.__main__", "labkit.pytest_plugin", "labkit.course", "labkit.classroom",
-    "labkit.distributed", "labkit.machine",
+    "labkit",
+    "labkit.__main__",
+    "labkit.pytest_plugin",
+    "labkit.course",
+    "labkit.classroom",
+    "labkit.distributed",
+    "labkit.machine",
 )
 
 # Each room and the rooms that it imports, no fewer and no more: upper rooms stand on lower ones. A room is a folder of a

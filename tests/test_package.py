@@ -31,8 +31,13 @@ def outside(command, cwd, **more):
     }
     home = {"HOME": str(cwd), "USERPROFILE": str(cwd), "IPYTHONDIR": str(cwd / ".ipython")}
     return subprocess.run(
-        list(map(str, command)), cwd=cwd, env=inherited | home | more, capture_output=True, text=True,
-        encoding="utf-8", check=False,
+        list(map(str, command)),
+        cwd=cwd,
+        env=inherited | home | more,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
     )
 
 

@@ -70,7 +70,11 @@ def test_both_languages_answer_the_same():
     for one, other in zip(english.split("\n## "), chinese.split("\n## "), strict=True):
         assert one.count("\n### ") == other.count("\n### ")
     for name in (
-        "labkit-lessons", "LABKIT_LESSONS", "LABKIT_PROGRESS", "ipykernel install", "ssh -L",
+        "labkit-lessons",
+        "LABKIT_LESSONS",
+        "LABKIT_PROGRESS",
+        "ipykernel install",
+        "ssh -L",
         "fonts-noto-cjk",
     ):
         assert name in english

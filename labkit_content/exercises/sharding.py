@@ -209,9 +209,7 @@ def _train(
     optimizer = sharded(weights)
     for gradient in gradients:
         optimizer.step(gradient.clone())
-    adam = dict(optimizers).get(
-        dist.get_rank()
-    )  # the rank's last optimizer, wherever a class keeps it
+    adam = dict(optimizers).get(dist.get_rank())  # the rank's last optimizer, wherever a class keeps it
     return weights, _count_kept(optimizer, weights, [adam]), _square_of_moments(adam) if adam else 0.0
 
 

@@ -119,9 +119,7 @@ class RankPlan:
 
     def holds_same(self, other: RankPlan) -> bool:
         """Whether two ranks hold the same bytes, with the peak at the same line."""
-        mine, theirs = (
-            (one.allocated, one.at_peak, one.line, not one.elsewhere) for one in (self, other)
-        )
+        mine, theirs = ((one.allocated, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
         return mine == theirs
 
 

@@ -11,7 +11,10 @@ from labkit_cli.wording import Wording
 FOLDER = Path(labkit_cli.__file__).parent
 HOW = ("file", "flush")  # of a text that is printed
 GROUPS = (
-    "label", "end", "action", "command",
+    "label",
+    "end",
+    "action",
+    "command",
 )  # their texts are said by a name that is known as the command runs
 
 

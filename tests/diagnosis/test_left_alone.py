@@ -325,7 +325,10 @@ def test_what_deepcopy_shares_stays_where_it_is():
     found = labkit.diagnose(model, X, gpus=2)
     assert [(one.name, one.where) for one in found.findings] == [("shared_state", "shared")]
     assert (shared.calls, shared.seen, shared.scale.device.type, shared.net.weight.device.type) == (
-        0, [], "cpu", "cpu",
+        0,
+        [],
+        "cpu",
+        "cpu",
     )
 
 

@@ -87,7 +87,10 @@ def test_heights_are_in_proportion_to_rows(step):
     picture = flow_picture(labkit.split(7, 3), step)
     unit = boxes_of(picture, "input")[0].height / 3
     for label, rows in (
-        ("input", (3, 3, 1)), ("output of a replica", (3, 3, 1)), ("batch", (7,)), ("output", (7,)),
+        ("input", (3, 3, 1)),
+        ("output of a replica", (3, 3, 1)),
+        ("batch", (7,)),
+        ("output", (7,)),
     ):
         assert [box.height / unit for box in boxes_of(picture, label)] == pytest.approx(list(rows)), label
     assert len({box.height for box in boxes_of(picture, "replica")}) == 1  # each has the whole model
