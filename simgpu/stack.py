@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,12 +27,8 @@ from labkit.base.patches import Patch
 # within DisableTorchFunctionSubclass.
 hands_on = _is_torch_function_enabled
 _asks_nobody = torch.Tensor.__torch_dispatch__
-_FAKE, _current = torch._C._TorchDispatchModeKey.FAKE, torch._C._get_dispatch_mode
-
-
-def is_faking() -> bool:
-    """Whether FakeTensorMode is on in this thread."""
-    return _current(_FAKE) is not None
+# Returns this thread's FakeTensorMode; None where that is off.
+fake_mode = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 
 
 class ModeEntered:
@@ -87,7 +84,7 @@ class OperatorMode(TorchDispatchMode):
         _pop_torch_dispatch_stack(None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_faking():  # FakeTensorMode is next and answers
+        if fake_mode() is not None:  # FakeTensorMode is next and answers
             return func(*args, **(kwargs or {}))
         # Tensor subclasses with a __torch_dispatch__ are asked next, with this mode on, so that it sees the operators
         # on their inner tensors (python_arg_parser.cpp, handle_torch_function_no_python_arg_parser).

@@ -26,7 +26,7 @@ from torch import Tensor
 from labkit.base.patches import Patch
 
 from .. import hooks
-from ..stack import is_faking
+from ..stack import fake_mode
 from ..state.current_machine import call_with_machine, machine_in_use, require_machine, work
 from ..state.gpu import TheMachine
 from ..state.placement import gpu_of, is_kept, keep_on_host, put, put_wrapper
@@ -103,7 +103,7 @@ _MOST_SHAPES = 2**14
 
 
 def _find_shapes(find: Callable[..., Any], propagator: Any, schema: Any) -> Any:
-    if torch.compiler.is_compiling() or is_faking():
+    if torch.compiler.is_compiling() or fake_mode() is not None:
         return find(propagator, schema)  # sizes may be symbols
     key = schema.op, torch.get_default_dtype(), _shape_key((schema.args_schema, schema.kwargs_schema))
     try:

@@ -23,13 +23,13 @@ from labkit.base.tree import tensors_in
 from .. import hooks
 from ..handlers import Handler, wraps_handlers
 from ..ops.moves import OPERATORS_THAT_MOVE
-from ..stack import is_faking
+from ..stack import fake_mode
 from ..state.current_machine import call_with_machine, machine_in_use, replaces
 from ..state.errors import NotSimulated
 from ..state.gpu import Gpu, TheMachine
 from ..state.placement import gpu_of, name_of
 
-hooks.places_itself.add(lambda _: is_faking())
+hooks.places_itself.add(lambda _: fake_mode() is not None)
 
 
 class NoGradient(NotSimulated, NotImplementedError):
@@ -56,7 +56,7 @@ def _place_fake_tensor(
     go_on: Handler, mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Make or move a fake tensor by the name of the simulated GPU."""
-    if not is_faking():
+    if fake_mode() is None:
         return go_on(mode, func, args, kwargs)
     moved = func in (Tensor.to, Tensor.cuda) and len(args) > 1
     device = args[1] if moved and isinstance(args[1], (str, int, torch.device)) else kwargs.get("device")

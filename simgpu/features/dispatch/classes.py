@@ -30,7 +30,7 @@ from labkit.base.tree import tensors_in
 from ... import hooks
 from ...handlers import handles
 from ...rules.operators import on_one_device
-from ...stack import hands_on, is_faking, others_dispatch, with_mode
+from ...stack import fake_mode, hands_on, others_dispatch, with_mode
 from ...state.current_machine import at_work, call_with_machine, machine_in_use, replaces, work
 from ...state.gpu import TheMachine
 from ...state.placement import gpu_of, keep_on_host, put, put_wrapper
@@ -128,7 +128,7 @@ def _simulate_arguments(machine: TheMachine, func: Any, args: Any, kwargs: Any) 
         for tensor in tensors:
             put(tensor, home)
     # FakeTensorMode comes after the user's modes and takes the device from here.
-    if home is None or is_faking():
+    if home is None or fake_mode() is not None:
         return args, kwargs
     device = home.device
 
