@@ -42,10 +42,7 @@ NOTHING_TO_DO = (
     "shutdown_timeout"
 ).split()
 # Arguments of torchrun that need real processes.
-PROCESSES_ONLY = (
-    "no_python logs_specs virtual_local_rank log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
-    "duplicate_stderr_filters"
-).split()
+PROCESSES_ONLY = "no_python logs_specs virtual_local_rank".split()
 # Our own arguments that record ranks in one process.
 RECORDS = ("summary", "timeline", "times", "trace")
 
@@ -134,7 +131,7 @@ def _machine(options: argparse.Namespace) -> children.MachineDescription:
 def _check(options: argparse.Namespace, given: set[str], machine: children.MachineDescription) -> None:
     """Raise UsageError for arguments that need processes; report arguments without effect."""
     for name in PROCESSES_ONLY:
-        if getattr(options, name) not in (None, False, "0", "", []):
+        if getattr(options, name):
             raise UsageError(
                 en=f"{_option_name(name)} needs a process for each rank: add --processes",
                 zh=f"{_option_name(name)} 要求每个 rank 是单独的进程：请加上 --processes",

@@ -15,7 +15,9 @@ from simgpu import Machine, machine_in_use
 from simgpu.children.environment import MachineDescription
 
 from ..calls.faults import Unmet
+from ..rank.rank import Rank
 from ..threads.world import ADDRESS, PORT, RanksFailed, World
+from .logs import Logs
 from .script import RankProgram, exit_code, show_reports
 from .worker import preload_torch
 
@@ -32,11 +34,14 @@ def launch(
     machine        the GPUs of each node.
     begins, ends   called in each attempt: before the ranks are created; and with the ranks when they have ended.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    nodes = int(options.nnodes)
     environ = _torchrun_variables(options)
-    specs = [DefaultLogsSpecs() for _ in range(int(options.nnodes))]  # for the files of errors
+    shown = {int(number) for number in options.local_ranks_filter.split(",") if number}
+    kinds = Std.from_str(options.redirects), Std.from_str(options.tee)
+    specs = [DefaultLogsSpecs(options.log_dir, *kinds, shown or None) for _ in range(nodes)]
     preload_torch(program.script, program.module)  # else the first rank would import for all on its clock
     try:
         for attempt in range(options.max_restarts + 1):
@@ -48,8 +53,9 @@ def launch(
             if attempt < options.max_restarts:
                 show_reports(program.deferred_errors)
     finally:
-        for spec in specs:
-            shutil.rmtree(spec.root_log_dir, ignore_errors=True)
+        if options.log_dir is None:
+            for spec in specs:
+                shutil.rmtree(spec.root_log_dir, ignore_errors=True)
     # The launcher's own frames don't help.
     sys.stderr.write("".join(traceback.format_exception_only(ChildFailedError(program.script, failed))))
     show_reports(program.deferred_errors)  # last, below torchrun's report
@@ -75,13 +81,21 @@ def _run_attempt(
             stack.enter_context(made.open())
         memory = machine.options(os.environ)["memory"]
         world = stack.enter_context(World(each * nodes, nodes=nodes, memory=memory, environ=environ))
-        error_files: list[dict[int, str]] = []
+        logs = []
         for node, spec in enumerate(specs):
             here = {rank.local: rank.environ for rank in world.ranks if rank.node == node}
-            error_files.append(spec.reify(here).error_files)  # and adds them to the environments
+            filters = options.duplicate_stdout_filters, options.duplicate_stderr_filters
+            streams = (sys.stdout, sys.stderr)
+            logs.append(stack.enter_context(Logs(spec, here, streams, options.role, filters)))
+
         program.deferred_errors = ()
+
+        def work(rank: Rank) -> None:
+            logs[rank.node].begin(rank)
+            program(rank)
+
         try:
-            world.run(program, to_end=True, interrupts=True)
+            world.run(work, to_end=True, interrupts=True)
         except RanksFailed as failure:
             if isinstance(failure.error, Unmet):  # no rank has failed
                 program.deferred_errors = (failure.error,)
@@ -89,7 +103,7 @@ def _run_attempt(
             for number, error in failure.errors.items():
                 if code := exit_code(error):
                     rank = world.ranks[number]
-                    file = error_files[rank.node][rank.local]
+                    file = logs[rank.node].error_files[rank.local]
                     found[number] = ProcessFailure(rank.local, os.getpid(), code, file)
             return found
         finally:

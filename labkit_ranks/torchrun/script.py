@@ -20,6 +20,7 @@ from simgpu.tracebacks import fold_frames, strip_labkit_frames
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..rank.system_calls import RankExit, run_exit_functions
+from .logs import LogFile
 
 
 class RankProgram(as_main.MainProgram):
@@ -54,6 +55,8 @@ class RankProgram(as_main.MainProgram):
                 failure = error
             elif isinstance(error, turns.Deadlock) or hasattr(error, "report"):
                 failure, self.deferred_errors = error, (*self.deferred_errors, error)
+                if isinstance(sys.stderr, LogFile):  # also into its own file
+                    _show_error(error)
             else:
                 failure = _show_error(error)
         for thread in threading.enumerate():  # a process waits for its threads, except daemons

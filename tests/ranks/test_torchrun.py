@@ -159,6 +159,31 @@ PRINT = (
 )
 
 
+@pytest.mark.parametrize(("arguments", "out", "err", "files"), [
+    ("--tee 3 --role a", "[a0]:out 0\n[a1]:out 1\n", "[a0]:err 0\n[a1]:err 1\n",
+     "0/stderr 0/stdout 1/stderr 1/stdout"),
+    ("--redirects 1", "", "err 0\nerr 1\n", "0/stdout 1/stdout"),
+    ("--redirects 0:1,1:2", "out 1\n", "err 0\n", "0/stdout 1/stderr"),
+    ("--local-ranks-filter 1", "out 1\n", "err 1\n", ""),
+    ("--tee 1 --local-ranks-filter 1", "[default1]:out 1\n", "err 1\n", "0/stdout 1/stdout"),
+    ("--tee 1 --duplicate-stdout-filters 1,x", "[default0]:out 0\n[default1]:out 1\n", "err 0\nerr 1\n",
+     "0/stdout 1/stdout filtered_stdout"),
+])  # fmt: skip
+def test_where_what_ranks_print_goes(folder, capsys, arguments, out, err, files):
+    assert torchrun(folder, PRINT, "--nproc-per-node", "2", "--log-dir", "logs", *arguments.split()) == 0
+    captured = capsys.readouterr()
+    for printed, expected in (captured.out, out), (captured.err, err):  # PyTorch shows each file by itself
+        assert sorted(printed.splitlines()) == sorted(expected.splitlines())
+    (attempt,) = folder.glob("logs/none_*/attempt_0")
+    found = sorted(path.relative_to(attempt) for path in attempt.rglob("*.log"))
+    assert " ".join(str(path.with_suffix("")) for path in found) == files
+    for path in found:
+        kind, rank = path.stem[-3:], path.parts[0]
+        assert (attempt / path).read_text() == (
+            "[default1]:out 1\n" if "filtered" in path.stem else f"{kind} {rank}\n"
+        )
+
+
 def table(text):
     """What the report of a failure says: rank, local rank, exit code, and the first line of the traceback."""
     assert "Root Cause (first observed failure):" in text
@@ -230,6 +255,12 @@ def test_a_deadlock_ends_at_once(folder, capsys):
     assert re.findall('File "(.*)"', told) == [str(folder / "script.py")]
     assert "Deadlock: no rank can go on" in told
     assert err.count("no rank can go on") == 1
+
+
+def test_threads_that_show_files_do_not_pass_for_help_in_a_deadlock(folder, capsys):
+    text = "import queue\nqueue.Queue().get()\n"
+    assert torchrun(folder, text, "--nproc-per-node", "2", "--tee", "1", "--log-dir", "logs") == 1
+    assert "Queue.get" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("mode", [(), pytest.param(("--processes",), marks=pytest.mark.more)])
@@ -328,7 +359,9 @@ else:
     dist.recv(torch.ones(3).cuda(), 1)
 print("out", rank)
 """
-SUMMED = "--nproc-per-node 2 --memory 1GiB --summary --timeline t.html --trace t.json".split()
+SUMMED = (
+    "--nproc-per-node 2 --memory 1GiB --tee 1 --role a --summary --timeline t.html --trace t.json".split()
+)
 
 
 def recorded(folder, err):
@@ -357,15 +390,13 @@ def test_the_summary_and_the_pages(folder, capfd):
     folder_with(folder, TRAIN + MESSAGE)
     assert main(["torchrun", *SUMMED, "script.py"]) == 0
     captured = capfd.readouterr()
-    assert sorted(captured.out.splitlines()) == ["out 0", "out 1"]
+    assert sorted(captured.out.splitlines()) == ["[a0]:out 0", "[a1]:out 1"]
     assert len(recorded(folder, captured.err)) == 10
 
 
 def test_the_arguments_that_were_typed_reach_pytorchs_launcher(folder, capfd):
     (folder / "script.py").write_text(PRINT)
-    code, out, err = outcome(
-        folder, "torchrun", "--processes", *SUMMED[:4], *"--tee 1 --role a script.py".split()
-    )
+    code, out, err = outcome(folder, "torchrun", "--processes", *SUMMED[:8], "script.py")
     assert (code, sorted(out.splitlines())) == (0, ["[a0]:out 0", "[a1]:out 1"]), err
 
 
