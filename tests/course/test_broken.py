@@ -70,6 +70,9 @@ def test_the_cases_are_full_short_and_fewer_rows_than_gpus():
         assert all(1 <= gpus <= 8 for _, gpus, _ in found)
 
 
+REPAIRED = PROBLEMS["experts"].repaired
+
+
 class OneGpu(models.Experts):
     """Right values, and all the work on GPU 0."""
 
@@ -85,11 +88,7 @@ class OneGpu(models.Experts):
         return super().forward(x[0])
 
 
-class Deaf(models.Experts):
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(self.experts)
-
+class Deaf(REPAIRED):
     def forward(self, x):
         return super().forward(torch.ones(len(x), 6, device=x.device))
 
@@ -105,11 +104,7 @@ class Unmade(models.Experts):
         super().__init__()
 
 
-class Raises(models.Experts):
-    def __init__(self):
-        super().__init__()
-        self.experts = nn.ModuleList(self.experts)
-
+class Raises(REPAIRED):
     def forward(self, x):
         if x.device.index == 1:
             raise KeyError("no such expert")
@@ -166,7 +161,7 @@ def test_an_interrupt_is_the_learners_own():
 
 
 def test_judging_leaves_the_machine_and_the_random_state_as_they_were(capsys):
-    class Chatty(PROBLEMS["experts"].repaired):
+    class Chatty(REPAIRED):
         def forward(self, x):
             print("here")
             return super().forward(x)
