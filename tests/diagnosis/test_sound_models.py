@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.parametrizations import spectral_norm, weight_norm
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import labkit
 
@@ -69,17 +67,6 @@ class Autoencoder(nn.Module):
         return self.decode(z), mean, log_variance
 
 
-class Graph(nn.Module):
-    """Batched dense graphs: node features and adjacency matrices."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, nodes, edges):
-        return self.two(torch.relu(edges @ self.one(nodes))).mean(1)
-
-
 class Does(nn.Module):
     """Parts, and a forward that is a function of them; plain tensors become buffers."""
 
@@ -114,15 +101,6 @@ def experts(self, x):
         rows, places = (chosen == number).nonzero(as_tuple=True)
         out = out.index_add(0, rows, expert(x[rows]) * weights[rows, places, None])
     return out, chosen
-
-
-def speech(self, sound, lengths):
-    out, _ = pad_packed_sequence(
-        self.rnn(pack_padded_sequence(sound, lengths.cpu(), batch_first=True, enforce_sorted=False))[0],
-        batch_first=True,
-        total_length=sound.size(1),
-    )
-    return self.out(out).log_softmax(-1), lengths
 
 
 def forces(self, x):
@@ -180,16 +158,10 @@ class Keywords(dict):
 
 
 SOUND = {
-    "perceptron": lambda: (nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 2)),
-                           torch.randn(30, 5)),
     "convolutional": lambda: (_convolutional(), torch.randn(32, 3, 8, 8)),
     "recurrent": lambda: (Tagger(), torch.randint(50, (24, 9))),
     "transformer": lambda: (Encoder(), torch.randn(16, 10, 16), Keywords(padding=torch.rand(16, 10) > 0.8)),
     "variational": lambda: (Autoencoder(), torch.randn(30, 20)),
-    "graph": lambda: (Graph(), torch.randn(16, 5, 6), torch.rand(16, 5, 5)),
-    "normed": lambda: (nn.Sequential(weight_norm(nn.Conv1d(3, 6, 3)), nn.ReLU(), nn.Flatten(),
-                                     spectral_norm(nn.Linear(36, 4))),
-                       torch.randn(16, 3, 8)),
     "old norms": lambda: (nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8)),
                                         nn.utils.weight_norm(nn.Linear(8, 2))),
                           torch.randn(16, 8)),
@@ -200,8 +172,6 @@ SOUND = {
     "mixture of experts": lambda: (Does(experts, gate=nn.Linear(6, 4),
                                         experts=nn.ModuleList([nn.Linear(6, 6) for _ in range(4)])),
                                    torch.randn(16, 6)),
-    "speech": lambda: (Does(speech, rnn=nn.GRU(4, 6, batch_first=True), out=nn.Linear(6, 5)),
-                       torch.randn(16, 7, 4), torch.arange(16) % 7 + 1),
     "forces": lambda: (Does(forces, net=nn.Sequential(nn.Linear(4, 8), nn.Tanh())),
                        torch.randn(16, 4).requires_grad_()),
     "autocast": lambda: (Does(half_inside,
