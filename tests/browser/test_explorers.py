@@ -12,7 +12,7 @@ import labkit
 
 # Each explorer as it is made, the control that the keyboard moves, and what the picture says before and after.
 EXPLORERS = {
-    "split": ("SplitExplorer(rows=30, gpus=8)", 0, "2 rows, short", "31 rows"),
+    "split": ("SplitExplorer(rows=30, gpus=8)", 0, "28–29", "28–30"),
     "call": ("CallExplorer(rows=10, gpus=8, step=2)", 2, "▶ replicas = replicate",
              "▶ outputs = parallel_apply"),
     "shapes": ("ShapesExplorer(batch_dim=0, gpus=8)", 0, "✓ [32, 65, 5530]", "✗ [520, 4, 5530]"),
@@ -22,9 +22,9 @@ EXPLORERS = {
 }  # fmt: skip
 LOOKS = [pytest.param("en", "light", marks=pytest.mark.more), ("zh", "dark")]
 WORDS = {
-    "split": ("idle", "行"), "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
+    "split": ("short", "行"), "call": ("output", "输出"), "shapes": ("batch first", "批次在第 0 维"),
     "timeline": ("data arriving", "数据到达"), "memory": ("optimizer", "优化器状态"),
-    "race": ("star", "星形"),
+    "ring": ("rank 0", "环形"),
 }  # fmt: skip
 HIDDEN = "e => e.scrollWidth - e.clientWidth"
 ARROW = "e => getComputedStyle(e, '::after').opacity"
