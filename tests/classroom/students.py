@@ -43,16 +43,14 @@ def lost_by(parts):
 
 
 @cache
-def answers(name):
-    """The answers to an assignment: title -> (question, what it loses, source); title -> (question, source)."""
+def wrong_answers(name):
+    """The wrong answers to an assignment: title -> (question, what it loses, source)."""
     path = HERE / "wrong" / f"{name}.txt"
     if path.exists():
-        found = {
+        return {
             title: (question, dict(lost_by(loses)), source)
             for title, question, loses, source in sections(path)
         }
-        right = {title: (question, source) for title, (question, loses, source) in found.items() if not loses}
-        return {title: answer for title, answer in found.items() if title not in right}, right
     spec = importlib.util.spec_from_file_location(f"wrong_{name}", path.with_suffix(".py"))
     spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    return module.WRONG, getattr(module, "ALSO_RIGHT", {})
+    return module.WRONG

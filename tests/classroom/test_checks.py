@@ -78,7 +78,7 @@ def is_filled(template, text):
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.more)])
 def test_mistakes_meet_the_hint_that_grading_has_for_them(name, language):
-    assignment, answers = load(name), students.answers(name)[0]
+    assignment, answers = load(name), students.wrong_answers(name)
     texts = texts_beside(str(assignment.folder / "checks.py"))
     for title in MISTAKES[name]:
         question, loses, source = answers[title]
@@ -91,7 +91,7 @@ def test_mistakes_meet_the_hint_that_grading_has_for_them(name, language):
 
 
 def test_a_mistake_that_no_open_example_shows_passes_its_check():
-    question, _, source = students.answers("ddp")[0]["gradients not cleared"]
+    question, _, source = students.wrong_answers("ddp")["gradients not cleared"]
     assert checked(load("ddp"), "en", {question: source})[question].right
 
 

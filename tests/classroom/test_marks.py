@@ -11,8 +11,7 @@ from labkit_classroom.folders import names
 from labkit_course import glossary
 
 assignment_of = cache(load)
-WRONG = {name: students.answers(name)[0] for name in names()}
-ALSO_RIGHT = {name: students.answers(name)[1] for name in names()}
+WRONG = {name: students.wrong_answers(name) for name in names()}
 
 
 def lost(mark):
@@ -68,14 +67,6 @@ def test_a_mistake_costs_what_the_rubric_says(name, title):
     question, loses, source = WRONG[name][title]
     said = {part: hint if isinstance(hint, tuple) else (hint, 0.0) for part, hint in loses.items()}
     assert graded(name, question, source) == said
-
-
-@pytest.mark.parametrize(
-    ("name", "title"), [(name, title) for name in ALSO_RIGHT for title in ALSO_RIGHT[name]]
-)
-def test_another_way_to_be_right_costs_nothing(name, title):
-    question, source = ALSO_RIGHT[name][title]
-    assert graded(name, question, source) == {}
 
 
 @pytest.mark.parametrize("name", names())

@@ -68,11 +68,3 @@ WRONG = {
              "torch.save(model.module.state_dict(), path)",
              "dist.barrier()")),
 }  # fmt: skip
-
-ALSO_RIGHT = {
-    "ranks said aloud": ("start",
-        start('rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])',
-              'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-              'dist.init_process_group(backend="nccl", rank=rank, world_size=size)',
-              'return torch.device(f"cuda:{torch.cuda.current_device()}")')),
-}  # fmt: skip

@@ -127,19 +127,3 @@ WRONG = {
                 "for grad, piece in zip(grads, (together / ranks).split([grad.numel() for grad in grads])):",
                 "    grad.copy_(piece.view_as(grad))")),
 }  # fmt: skip
-
-ALSO_RIGHT = {
-    "posted at once": ("first", first()),
-    "rank 0 receives first": (
-        "first",
-        first(
-            step="""        box = torch.empty_like(chunks[receive])
-        if rank == 0:
-            dist.recv(box, (rank - 1) % ranks)
-        dist.send(chunks[send], (rank + 1) % ranks)
-        if rank:
-            dist.recv(box, (rank - 1) % ranks)
-"""
-        ),
-    ),
-}

@@ -76,37 +76,3 @@ WRONG = {
         parts(switch="model.set_requires_gradient_sync(number == 1)")),
     "all parts at once": ("parts", {"mean": "runs", "reduces_once": "runs"}, parts(before="parts = parts.flatten(0, 1)[None]")),
 }  # fmt: skip
-
-ALSO_RIGHT = {
-    "all reduces on their way at once": (
-        "step",
-        """def step(model, owner, optimizer):
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    used = [(weight, mine) for weight, mine in zip(model.parameters(), owner) if weight.grad is not None]
-    works = [dist.reduce(weight.grad, mine, async_op=True) for weight, mine in used]
-    for work in works:
-        work.wait()
-    for weight, mine in used:
-        weight.grad.div_(ranks)
-    if optimizer is not None:
-        optimizer.step()
-    for weight, mine in used:
-        new = weight.detach().clone()
-        dist.broadcast(new, src=mine)
-        with torch.no_grad():
-            weight.copy_(new)
-""",
-    ),
-    "a heap": (
-        "owners",
-        """def owners(sizes, ranks):
-    import heapq
-    heap, owner = [(0, rank) for rank in range(ranks)], [None] * len(sizes)
-    for size, at in sorted((-size, at) for at, size in enumerate(sizes)):
-        held, rank = heapq.heappop(heap)
-        owner[at] = rank
-        heapq.heappush(heap, (held - size, rank))
-    return owner
-""",
-    ),
-}

@@ -170,28 +170,3 @@ WRONG = {
         ),
     ),
 }  # fmt: skip
-
-ALSO_RIGHT = {
-    "a cache by device and steps": (
-        "cache",
-        positions(
-            "self.cache = {}",
-            "key = x.device, x.shape[1]",
-            "if key not in self.cache:",
-            "    self.cache[key] = torch.sin(steps)[:, None]",
-            "return self.fc(x + self.cache[key])",
-        ),
-    ),
-    "scale as a number": (
-        "lists",
-        branches(f"nn.ModuleList({LAYERS})", f"nn.ModuleDict({HEADS})", "self.scale = 0.5"),
-    ),
-    "increased in place": ("counter", counted(BUFFER, "self.calls += 1")),
-    "bound anew, on the model": (
-        "running",
-        standard(
-            "x = x.to(self.mean.device)\n        "
-            "self.mean = {{percent}} / 100 * x.mean(0) + (1 - {{percent}} / 100) * self.mean"
-        ),
-    ),
-}
