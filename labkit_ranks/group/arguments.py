@@ -45,9 +45,8 @@ def facts_of_options(opts: Any) -> dict[str, Any]:
     """Return the facts of a call that its options hold."""
     facts: dict[str, Any] = {"async_op": bool(getattr(opts, "asyncOp", False))}
     timeout = getattr(opts, "timeout", None)
-    if (
-        timeout is not None and timeout > timedelta()
-    ):  # C++ passes -1 ms for none (c10d/Backend.hpp, kUnsetTimeout)
+    # C++ passes -1 ms for none (c10d/Backend.hpp, kUnsetTimeout).
+    if timeout is not None and timeout > timedelta():
         facts["timeout"] = timeout
     if hasattr(opts, "rootRank"):
         facts["root"] = opts.rootRank

@@ -206,8 +206,7 @@ class SimulatedProcessGroup(_Base):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         if self._transport is not None and not self.destroyed:
-            number = self._transport.ranks[self._rank]
-            wait_on_host(current_rank(), lambda: self._transport.flush(number))
+            wait_on_host(current_rank(), self._transport.flush)
         self.destroyed = True
 
     def abort(self) -> None:

@@ -116,8 +116,8 @@ class Transport(Protocol):
     def submit(self, call: CollectiveCall) -> Slot:
         """Add ``call``; return its slot, which may be completed already."""
 
-    def flush(self, rank: int) -> None:
-        """Wait until the calls of ``rank`` have run, as destroy_process_group does."""
+    def flush(self) -> None:
+        """Wait until the calls of the current rank have run, as destroy_process_group does."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
         """Record ``call``, which creates a group; return all ranks' calls so far for the group of the same number."""

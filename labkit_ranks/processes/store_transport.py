@@ -119,7 +119,7 @@ class StoreTransport:
         slot.is_completed()
         return slot
 
-    def flush(self, rank: int) -> None:
+    def flush(self) -> None:
         """Wait for the pending calls of this rank."""
         for slot in tuple(self.detector.pending):
             if slot.transport is self and slot.call.backend == "nccl":
@@ -229,4 +229,4 @@ def _wait_for_gpu(_: object) -> None:
     """Let the host wait for the calls that NCCL would run on the rank's GPU."""
     if (detector := active_detector()) is not None:
         for transport in {slot.transport for slot in detector.pending}:
-            transport.flush(detector.rank)
+            transport.flush()

@@ -149,11 +149,13 @@ class ThreadTransport:
         if enqueued := self._world[call.rank].enqueued:
             call.memo["behind"] = tuple(enqueued)
 
-    def flush(self, rank: int) -> None:
-        """Wait for the pending calls of ``rank``, except for calls in a deadlock report."""
+    def flush(self) -> None:
+        """Wait for the pending calls of the current rank, except for calls in a deadlock report."""
+        rank = current_thread_rank()
+        number = None if rank is None else rank.number
         for slot in self._pending_slots():
             for call in [*slot.calls.values()]:
-                if call.rank == rank and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
+                if call.rank == number and call.backend == "nccl" and not {"away", "told"} & call.memo.keys():
                     slot.wait_for_members(call, slot.is_completed, call.timeout)
 
     def _compute(self, calls: list[CollectiveCall]) -> None:
@@ -329,10 +331,10 @@ class ThreadTransports:
         found.join(group, rank)
         return found
 
-    def flush(self, rank: int) -> None:
-        """Wait for the pending calls of ``rank`` in all groups."""
+    def flush(self) -> None:
+        """Wait for the pending calls of the current rank in all groups."""
         for transport in tuple(self._known.values()):
-            transport.flush(rank)
+            transport.flush()
 
     def unmet_calls(self) -> list[CollectiveCall]:
         return [call for transport in self._known.values() for call in transport.unmet_calls()]
@@ -354,4 +356,4 @@ class ThreadTransports:
 def _wait_for_calls(_: object) -> None:
     """Wait for all calls of the current rank: NCCL runs them on its own streams, and synchronize() waits for these."""
     if (rank := current_thread_rank()) is not None:
-        wait_on_host(rank, lambda: rank.world.transports.flush(rank.number))
+        wait_on_host(rank, rank.world.transports.flush)

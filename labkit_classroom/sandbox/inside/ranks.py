@@ -369,7 +369,7 @@ class _RelayTransport:
         _numbers["next"] += 1
         return slot
 
-    def flush(self, rank: int) -> None:
+    def flush(self) -> None:
         """Do nothing: no completed call is pending."""
 
     def announce(self, call: CollectiveCall) -> list[CollectiveCall]:
