@@ -78,14 +78,6 @@ def test_default_devices():
     assert torch.zeros(1).device == CPU
 
 
-def test_the_current_device_is_what_cuda_means():
-    assert torch.zeros(1, device="cuda").device == CUDA0
-    with torch.cuda.device(1):
-        assert torch.zeros(1, device="cuda").device == CUDA1
-        assert torch.zeros(1).cuda().device == CUDA1
-    assert torch.cuda.current_device() == 0
-
-
 def test_to_copies_a_tensor_and_moves_a_module():
     x = torch.ones(2)
     assert x.to(CUDA0).device == CUDA0

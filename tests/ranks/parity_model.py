@@ -10,6 +10,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_gather
@@ -20,18 +21,9 @@ from torch.nn import functional as F
 VOCABULARY, HIDDEN, HEADS, EXPERTS, LENGTH, ROWS = 16, 32, 4, 4, 16, 8
 
 
-class Exchange(torch.autograd.Function):
-    """All-to-all of equal blocks; backward is the same exchange."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group, out = group, x.new_empty(x.shape)
-        dist.all_to_all_single(out, x.contiguous(), group=group)
-        return out
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Exchange.apply(gradient, ctx.group), None
+def exchange(x, group):
+    """All-to-all of equal blocks."""
+    return all_to_all_single_autograd(x.contiguous(), None, None, group)
 
 
 class Attention(nn.Module):
@@ -66,9 +58,9 @@ class Experts(nn.Module):
         if self.ep is None:
             back = F.gelu(torch.einsum("eth,eho->eto", sent, self.weight))
         else:
-            got = Exchange.apply(sent, self.ep).view(self.ep.size(), -1, *rows.shape)
+            got = exchange(sent, self.ep).view(self.ep.size(), -1, *rows.shape)
             out = F.gelu(torch.einsum("weth,eho->weto", got, self.weight))
-            back = Exchange.apply(out.reshape(EXPERTS, *rows.shape), self.ep)
+            back = exchange(out.reshape(EXPERTS, *rows.shape), self.ep)
         return torch.einsum("eth,te->th", back, weights).view_as(x)
 
 

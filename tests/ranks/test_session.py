@@ -16,7 +16,6 @@ import torch.distributed as dist
 import labkit
 from labkit.turns import Deadlock
 from labkit_ranks.calls.faults.report import format_numbers
-from labkit_ranks.notebook.cell import RankCell
 from labkit_ranks.notebook.output import RankOutput, RankStream
 from labkit_ranks.notebook.results import as_html, as_text, merge_equal
 from labkit_ranks.threads.world import World
@@ -122,18 +121,6 @@ def test_torch_is_as_it_was_in_whatever_order_machines_and_ranks_end():
         session.close()
         assert threading.Thread._bootstrap_inner is not bootstrap
     assert (threading.Thread._bootstrap_inner, dist.init_process_group) == (bootstrap, begin)
-
-
-def test_the_end_of_a_cell():
-    namespace = {}
-    assert RankCell("1 + 1", "<b>").run(namespace) == 2
-    assert RankCell("1 + 1;  # quiet", "<c>").run(namespace) is None
-    assert RankCell("x = 3", "<d>").run(namespace) is None
-    assert RankCell("", "<e>").run(namespace) is None
-    RankCell("def f():\n    return 'source'\n", "<f>").run(namespace)
-    import inspect
-
-    assert "'source'" in inspect.getsource(namespace["f"])
 
 
 def test_an_error_is_the_ranks_own_and_names_it(session):

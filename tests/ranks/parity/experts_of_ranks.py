@@ -10,7 +10,7 @@ They are divided by the size of the expert group, 1; each rank clips by the norm
 experts, whose squares are not summed.
 """
 
-from parity_parts import Exchange, F, dist, nn, rank, torch, world
+from parity_parts import F, dist, exchange, nn, rank, torch, world
 
 EXPERTS, HIDDEN, TOP = 8, 16, 2
 own = range(rank * EXPERTS // world, (rank + 1) * EXPERTS // world)
@@ -30,9 +30,9 @@ class Model(nn.Module):
         scores, chosen = self.gate(h).softmax(-1).topk(TOP, dim=-1)
         weights = torch.zeros(len(h), EXPERTS).scatter(1, chosen, scores)
         sent = h.expand(EXPERTS, *h.shape)  # expert, row, feature
-        got = Exchange.apply(sent).view(world, len(own), len(h), HIDDEN)
+        got = exchange(sent).view(world, len(own), len(h), HIDDEN)
         out = F.gelu(torch.einsum("weth,eho->weto", got, self.experts))
-        back = Exchange.apply(out.reshape(EXPERTS, len(h), HIDDEN))
+        back = exchange(out.reshape(EXPERTS, len(h), HIDDEN))
         return self.head(h + torch.einsum("eth,te->th", back, weights))
 
 

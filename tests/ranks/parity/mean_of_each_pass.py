@@ -5,15 +5,11 @@
 
 import argparse
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
+from parity_parts import F, nn, torch
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int)
 passes = parser.parse_args().passes
-dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Embedding(10, 16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
 ids = torch.randint(10, (8, 12))
