@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, _sharding_prop, distribute_tensor, rand, zeros
 
 import labkit
 from simgpu.features import dtensors
@@ -33,8 +35,6 @@ def places(tensor):
 
 
 def test_a_dtensor_and_what_is_made_of_it(mesh):
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, rand, zeros
-
     x = distribute_tensor(torch.ones(4, 4, device=CUDA1), mesh, [Shard(0)])
     made = [x, x + 1, x @ x.redistribute(placements=[Replicate()]), x.sum(), x.t(), x.split(2, dim=1)[0]]
     made += [
@@ -54,8 +54,6 @@ def test_a_dtensor_and_what_is_made_of_it(mesh):
 
 
 def test_shapes_are_found_once_for_all_threads_and_anew_for_other_numbers(mesh, monkeypatch):
-    from torch.distributed.tensor import Replicate, _sharding_prop, distribute_tensor
-
     made, found = [], []
     real = _sharding_prop.FakeTensorMode
     monkeypatch.setattr(_sharding_prop, "FakeTensorMode", lambda: made.append("mode") or real())
@@ -108,9 +106,6 @@ def test_what_torch_imports_while_the_machine_is_in_use_is_on_the_gpu_too():
 @pytest.mark.parametrize("watched", ["determinism", "a factor on the host"])
 def test_dtensors_are_asked_for_shapes_while_operators_are_watched(mesh, watched):
     """What the machine watches leaves fake tensors, by which DTensor asks for shapes, to their own mode."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, distribute_tensor
-
     host = watched == "a factor on the host"
     if watched == "determinism":
         torch.use_deterministic_algorithms(True)
@@ -127,8 +122,6 @@ def test_dtensors_are_asked_for_shapes_while_operators_are_watched(mesh, watched
 
 
 def test_an_operator_without_an_order_on_shards_is_still_refused(mesh):
-    from torch.distributed.tensor import Shard, distribute_tensor
-
     x = distribute_tensor(torch.ones(6, 6, device=CUDA1), mesh, [Shard(1)])
     torch.use_deterministic_algorithms(True)
     try:

@@ -8,14 +8,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.experimental import _attention, context_parallel
+from torch.distributed.tensor.experimental import _attention as cp
+from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from labkit import turns
 from labkit_ranks.diagnosis import diagnose_ranks, operations
-from labkit_ranks.planning.measuring import measure
-from labkit_ranks.threads.world import RanksFailed, World
-from labkit_ranks.torchrun.script import RankProgram
+from labkit_ranks.threads.world import RanksFailed
 
 N = 2
 KERNELS = {None: torch.float32, SDPBackend.EFFICIENT_ATTENTION: torch.float32} | dict.fromkeys(
@@ -41,8 +43,6 @@ def chosen(kernel, q, k, v):
 
 def shared(rows, dtype, kernel, rotate, balanced):
     """The result of ranks, put together again, and one GPU's."""
-    from torch.distributed.tensor.experimental import _attention, context_parallel
-
     mesh, buffers = init_device_mesh("cuda", (N,)), sequence(rows, dtype)
     wanted = of_one_gpu(*buffers, kernel)
     _attention.set_rotate_method(rotate)
@@ -108,9 +108,6 @@ def attend(*args, **kwargs):
 @pytest.mark.parametrize("kind", ["SDPA", "FLEX"])
 def test_the_plan_for_a_module(joined, kind, balanced):
     def work(rank):
-        from torch.distributed.tensor.experimental import _attention as cp
-        from torch.distributed.tensor.parallel import parallelize_module
-
         mesh, (*qkv, weight) = init_device_mesh("cuda", (N,)), sequence(128, torch.float32)
         balancer = cp._HeadTailLoadBalancer(N * 128, N, torch.device("cuda")) if balanced else None
         plan = cp._ContextParallel(2, cp._ContextParallel.AttentionType[kind])
@@ -141,8 +138,6 @@ def test_the_plan_for_a_module(joined, kind, balanced):
 
 def test_a_layer_of_torchs_within_a_shared_sequence(joined):
     def work(rank):
-        from torch.distributed.tensor.experimental import context_parallel
-
         torch.manual_seed(1)
         layer = nn.MultiheadAttention(16, 2, batch_first=True, device="cuda")
         x, weight = (torch.randn(2, N * 64, 16, device="cuda") for _ in range(2))
@@ -160,9 +155,6 @@ def test_a_layer_of_torchs_within_a_shared_sequence(joined):
 
 def test_each_rank_has_its_own_rules_and_options(joined):
     def work(rank):
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor.experimental import _attention, context_parallel
-
         def rule():
             found = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
             return found[torch.ops.aten._scaled_dot_product_flash_attention.default].__name__
@@ -186,41 +178,8 @@ def test_each_rank_has_its_own_rules_and_options(joined):
     joined.run(work)
 
 
-SCRIPT = """
-import os, sys, torch, torch.distributed as dist, torch.nn.functional as F
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.experimental import _attention, context_parallel
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-kernel, rotate, balanced = sys.argv[1:]
-dtype = torch.float32 if kernel in ("EFFICIENT_ATTENTION", "MATH") else torch.bfloat16
-dist.init_process_group("nccl")
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-_attention.set_rotate_method(rotate)
-_attention._cp_options.enable_load_balance = balanced == "True"
-torch.manual_seed(0)
-layer = torch.nn.Linear(32, 96, device="cuda", dtype=dtype)
-optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-for _ in range(2):
-    x, target = (torch.randn(2, 256, 32, device="cuda", dtype=dtype) for _ in range(2))
-    with context_parallel(mesh, buffers=[x, target], buffer_seq_dims=[1, 1]), sdpa_kernel(getattr(SDPBackend, kernel)):
-        q, k, v = layer(x).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        F.mse_loss(out.float(), target.float()).backward()
-    for parameter in layer.parameters():
-        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-    optimizer.step()
-    held = torch.cuda.memory_allocated()
-    optimizer.zero_grad()
-dist.destroy_process_group()
-"""
-
-
 def test_a_rank_that_is_ended_within_attention_reads_no_random_state_of_another(monkeypatch):
     """Its state would be searched for among its own next 2**31 numbers, in a thread that goes on meanwhile."""
-    from torch.distributed.tensor.experimental import context_parallel
-
     digest, readers = operations._generator_digest, []
     monkeypatch.setattr(
         operations, "_generator_digest", lambda one: (readers.append(turns.current_task()), digest(one))[1]
@@ -242,24 +201,3 @@ def test_a_rank_that_is_ended_within_attention_reads_no_random_state_of_another(
     (finding,) = diagnose_ranks(work, N).findings
     assert finding.name == "script_fails"
     assert [one is None for one in readers] == [False]
-
-
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    return str(path)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("balanced", [True, False])
-@pytest.mark.parametrize("rotate", ["allgather", "alltoall"])
-@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
-def test_torchrun_check_and_plan_agree(script, kernel, rotate, balanced):
-    program = RankProgram(script, [kernel, rotate, str(balanced)])
-    with World(N) as world:
-        world.run(lambda rank: program.run(rank.main), to_end=True)
-        held = [rank.main.held for rank in world.ranks]
-    found = diagnose_ranks(script, N, program.arguments)
-    assert (found.findings, found.judged) == ((), True), str(found)
-    assert [sum(plan.allocated.values()) for plan in measure(program, N, every=True)] == held

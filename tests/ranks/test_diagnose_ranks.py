@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import parallel as tensor_parallel
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
@@ -1063,6 +1064,20 @@ def sequence_parallel_by_dtensor(n):
         optimizer.step()
 
 
+def sequence_that_ranks_share(n):
+    """Attention within context parallelism, as PyTorch's own tutorial has it."""
+    mesh, layer = init_device_mesh("cuda", (RANKS,)), nn.Linear(32, 96).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        x = torch.randn(2, 128 * RANKS, 32).cuda()
+        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+            q, k, v = layer(x).unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).square().mean().backward()
+        average(layer.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def agrees_with_one_gpu(n):
     differs_from_one_gpu(n, mend=True)
 
@@ -1087,7 +1102,7 @@ TWINS = {
 } | {program.__name__: program for program in (
     clipped_by_dtensor, clipped_each_model_for_itself, used_otherwise, saved_in_turn, silenced,
     same_order_of_rows, drawn_for_all, zero, in_float16, tensor_parallel_peers, cut_evenly_by_dtensor,
-    sequence_parallel_by_dtensor, agrees_with_one_gpu,
+    sequence_parallel_by_dtensor, sequence_that_ranks_share, agrees_with_one_gpu,
 )}  # fmt: skip
 
 

@@ -3,6 +3,10 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 N = 2
@@ -86,10 +90,6 @@ def test_a_mode_that_answers_itself_keeps_the_ranks_apart(joined):
 
 
 def test_comm_debug_mode_counts_fsdp_and_what_is_distributed(joined):
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, distribute_tensor
-    from torch.distributed.tensor.debug import CommDebugMode
-
     def work(rank):
         mesh = dist.device_mesh.init_device_mesh("cuda", (2,))
         with CommDebugMode() as placing:
@@ -107,9 +107,6 @@ def test_comm_debug_mode_counts_fsdp_and_what_is_distributed(joined):
 
 
 def test_a_tensor_that_wraps_others_takes_the_collective_to_them(joined):
-    from torch.distributed.tensor import Replicate, distribute_tensor
-    from torch.testing._internal.two_tensor import TwoTensor
-
     def work(rank):
         both = TwoTensor(*(torch.full((2,), number + rank.number, device="cuda") for number in (1.0, 10.0)))
         dist.all_reduce(both)

@@ -92,18 +92,6 @@ def test_unequal_numbers_of_batches():
     assert "OpType=ALLREDUCE, NumelIn=360600, NumelOut=360600, Timeout(ms)=600000)" in text
 
 
-def test_one_call_more_is_no_matter_of_shapes():
-    def program(n):
-        if n == 0:
-            dist.all_reduce(vector(1))
-        dist.all_reduce(vector(4))
-
-    error = failing(program).error
-    assert error.report.fault == "calls_differ"
-    assert "one call more" in str(error)
-    assert "drop_last" not in str(error)
-
-
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_graph_that_was_cut_in_one_rank(goes_on):
     """The others wait in backward for a rank that ends, or that meets them with its next call."""
@@ -131,19 +119,6 @@ def test_a_wait_in_a_context_manager_of_torch_is_at_the_users_line():
     text = str(failing(program).error)
     assert "contextlib" not in text
     assert line(program, "with Fully") in text
-
-
-def test_an_early_end():
-    def program(n):
-        dist.all_reduce(vector())
-        if n == 2:
-            return
-        dist.barrier()
-        dist.all_reduce(vector())
-
-    text = str(failing(program).error)
-    assert "rank 2      has ended; its last call was all_reduce, call 1 of group default_pg" in text
-    assert "ranks 0, 1  wait for rank 2 in barrier, call 2 of group default_pg" in text
 
 
 def test_the_last_message_of_a_rank_that_has_ended_names_its_peer():

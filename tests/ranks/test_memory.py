@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
@@ -129,8 +131,6 @@ def test_a_communication_hook_is_given_its_bucket_on_the_gpu(joined):
 
 
 def test_zero_shards_the_optimizers_states(joined):
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
     def train(distributed):
         model = layers()
         if distributed:
@@ -146,8 +146,6 @@ def test_zero_shards_the_optimizers_states(joined):
 
 @pytest.mark.parametrize("reshard", [True, False])
 def test_fully_sharded_training(joined, reshard):
-    from torch.distributed.fsdp import fully_shard
-
     def train():
         mesh = dist.device_mesh.init_device_mesh("cuda", (N,))
         model = layers()
@@ -178,8 +176,6 @@ def test_fully_sharded_training(joined, reshard):
 
 
 def test_what_is_gathered_counts_in_the_peak(joined):
-    from torch.distributed.fsdp import fully_shard
-
     def peak(reshard):
         mesh = dist.device_mesh.init_device_mesh("cuda", (N,))
         model = layers()
@@ -197,8 +193,6 @@ def test_what_is_gathered_counts_in_the_peak(joined):
 
 
 def test_a_flat_parameter_that_is_sharded(joined):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
     def train():
         options = {"device_id": dist.get_rank(), "use_orig_params": True}
         model = nn.Sequential(*[FullyShardedDataParallel(layer, **options) for layer in layers()])

@@ -1,6 +1,5 @@
 """``new_group`` is a call of all ranks: in the same order, and all of them where NCCL cuts the group out of another."""
 
-import os
 import re
 
 import pytest
@@ -12,27 +11,6 @@ from labkit.turns import Deadlock
 from labkit_ranks.calls import faults
 from labkit_ranks.calls.faults.mismatch import Mismatch
 from labkit_ranks.threads.world import RanksFailed, World
-
-SCRIPT = """
-import os
-import sys
-import torch
-import torch.distributed as dist
-
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-torch.cuda.set_device(device)
-dist.init_process_group("nccl", device_id=device if "bound" in sys.argv else None)
-rank = dist.get_rank()
-x = torch.full((1,), float(rank), device="cuda")
-lists = [[0, 2], [1, 3]]
-if "order" in sys.argv and rank % 2:
-    lists.reverse()
-if "members" in sys.argv and rank % 2:
-    del lists[0]
-mine = [group for group in [dist.new_group(ranks) for ranks in lists] if group != dist.GroupMember.NON_GROUP_MEMBER]
-dist.all_reduce(x, group=mine[0])
-print(f"rank {rank}: {x.item():g}", flush=True)
-"""
 
 
 def begin(rank, bound=False):
@@ -185,21 +163,3 @@ def test_numbers_of_groups_are_alike_again_after_a_run_that_failed():
         with pytest.raises(Deadlock):
             ranks.execute("import torch.distributed as dist\nif rank == 0: dist.new_group([0])")
         ranks.execute("dist.barrier(dist.new_group([0, 1]))\ndist.new_group([0]); dist.new_group([1])")
-
-
-@pytest.mark.more
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
-def test_processes_are_told_the_same(as_command):
-    options = "--processes", "--nproc-per-node", "4"
-    code, _, err = as_command(SCRIPT, "order", options=options)
-    assert code
-    assert "ranks 0, 2  new_group [0, 2]  train.py:" in err
-    assert "ranks 1, 3  new_group [1, 3]  train.py:" in err
-    code, _, err = as_command(SCRIPT, "members", "bound", options=options)
-    assert code
-    assert "new_group [1, 3]" in err
-    code, out, err = as_command(SCRIPT, "bound", options=options)
-    assert code == 0, err
-    assert all(f"rank {k}: {2 + 2 * (k % 2)}" in out for k in range(4)), (
-        out
-    )  # lines of processes may meet in one

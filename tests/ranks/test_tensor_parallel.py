@@ -4,6 +4,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import tensor as dtensors
+from torch.distributed.tensor import DTensor, Replicate, Shard, _random, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 N = 4
 
@@ -39,15 +49,6 @@ def weights():
 
 
 def test_layers_by_column_by_row_by_sequence_and_the_loss(joined):
-    from torch.distributed.tensor import Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        SequenceParallel,
-        loss_parallel,
-        parallelize_module,
-    )  # fmt: skip
-
     def train(rank):
         net, x, labels = weights()
         there = parallelize_module(
@@ -93,8 +94,6 @@ def test_layers_by_column_by_row_by_sequence_and_the_loss(joined):
 
 
 def test_what_is_redistributed_and_its_gradients_stay_on_the_ranks_gpu(joined):
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
     def train(rank):
         over, wrong = mesh(), []
         ways = [Shard(0)], [Shard(1)], [Replicate()]
@@ -115,8 +114,6 @@ def test_what_is_redistributed_and_its_gradients_stay_on_the_ranks_gpu(joined):
 
 
 def test_the_shards_of_tensor_parallel_training_count(joined):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     wide, deep = 512, 8
 
     def train(rank):
@@ -184,9 +181,6 @@ def test_batch_norm_over_all_ranks_is_that_of_the_joined_batch(joined, dtype, la
 
 
 def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is_replicated(joined):
-    from torch.distributed import tensor as dtensors
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
     def whole(value):
         """The shards of all ranks."""
         return value.redistribute(placements=[Replicate()]).to_local().cpu()
@@ -238,17 +232,12 @@ def test_random_numbers_differ_between_shards_and_are_one_gpus_where_a_tensor_is
 
 
 def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_number_on(joined):
-    from torch.distributed import tensor as dtensors
-    from torch.distributed.tensor import Replicate, Shard
-
     def draw(rank):
         torch.manual_seed(rank.number)
         drawn = dtensors.rand(3, device_mesh=mesh(), placements=[Replicate()]).to_local().tolist()
         return drawn, torch.rand(2, device="cuda").tolist(), torch.rand(2).tolist()
 
     def draw_alone(rank):
-        from torch.distributed.tensor import _random
-
         _random._rng_tracker.distribute_region_enabled = False
         torch.manual_seed(0)
         return dtensors.rand(N, device_mesh=mesh(), placements=[Shard(0)]).to_local().tolist()
@@ -261,8 +250,6 @@ def test_ranks_that_were_not_seeded_alike_draw_as_the_first_from_its_first_numbe
 
 
 def test_a_dtensor_is_shown_as_torch_shows_it(joined):
-    from torch.distributed.tensor import Shard, distribute_tensor
-
     def show(rank):
         x = distribute_tensor(torch.arange(float(N), device="cuda"), mesh(), [Shard(0)])
         return f"{x}", str(x), f"{x.sum()}"
@@ -276,8 +263,6 @@ def test_a_dtensor_is_shown_as_torch_shows_it(joined):
 
 
 def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(joined):
-    from torch.distributed.tensor import Shard, distribute_tensor
-
     def lose(rank):
         torch.manual_seed(0)
         x, y = torch.randn(2 * N, 3, device="cuda", requires_grad=True), torch.rand(2 * N, 3, device="cuda")
@@ -297,10 +282,6 @@ def test_losses_without_a_rule_are_sharded_by_what_they_are_made_of(joined):
 
 
 def test_the_loss_of_shards_under_a_dispatch_mode(joined):
-    from torch.distributed.tensor import Shard, distribute_tensor
-    from torch.distributed.tensor.debug import CommDebugMode
-    from torch.distributed.tensor.parallel import loss_parallel
-
     def lose(rank):
         torch.manual_seed(0)
         x, y = torch.randn(8, 4 * N, device="cuda"), torch.randint(4 * N, (8,), device="cuda")
