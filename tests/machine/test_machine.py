@@ -81,23 +81,6 @@ def test_layers_are_in_while_their_machine_is_and_each_rests_on_what_is_below_it
     assert Torch.said == "torch"
 
 
-def test_machines_may_be_closed_in_any_order():
-    two = labkit.simulate(gpus=2)
-    three = labkit.simulate(gpus=3)
-    two.close()
-    assert seen() == 3
-    three.close()
-    assert seen() == 0
-    one = labkit.simulate(gpus=1)
-    with labkit.simulate(gpus=2) as two:
-        with labkit.simulate(gpus=3):
-            two.close()
-            one.close()
-            assert seen() == 3
-        assert seen() == 0
-    assert seen() == 0
-
-
 def test_a_machine_closed_inside_its_block_keeps_its_place_to_the_end():
     outer = labkit.simulate(gpus=2)
     with labkit.simulate(gpus=3) as three:

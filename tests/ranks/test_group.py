@@ -48,13 +48,24 @@ def test_a_work_is_done_when_the_last_has_come():
         assert world.run(work) == [(False, True, [2.0, 2.0]), (True, True, [2.0, 2.0])]
 
 
-def test_a_parameter_is_written_below_autograd(on_ranks):
+def test_what_is_written_into_is_recorded_by_nobody(on_ranks):
+    """NCCL writes into leaves that want a gradient, and what a sum is written over keeps the function it came from."""
+
     def work(rank):
         weight = nn.Parameter(torch.full((2,), float(rank.number), device="cuda"))
         dist.all_reduce(weight)
-        return weight.tolist(), weight.requires_grad, weight.grad_fn
+        assert (weight.tolist(), weight.requires_grad, weight.grad_fn) == ([1.0, 1.0], True, None)
+        summed = weight * 3
+        dist.all_reduce(summed)
+        if rank.number == 0:
+            dist.send(summed.detach(), 1)
+            return None
+        received = torch.empty(2, device="cuda", requires_grad=True)
+        dist.recv(received, 0)
+        (received * summed).sum().backward()
+        return weight.grad.tolist(), received.grad.tolist()
 
-    assert on_ranks(work) == [([1.0, 1.0], True, None)] * 2
+    assert on_ranks(work)[1] == ([18, 18], [6, 6])
 
 
 @pytest.mark.parametrize(("more", "hangs"), [(0, False), (1, True)])

@@ -397,33 +397,3 @@ def test_the_exit_code_of_several_nodes_is_the_first_that_failed(monkeypatch, ow
     monkeypatch.setattr(in_processes, "_run_node", lambda options: own if options.node_rank == 0 else None)
     options = SimpleNamespace(nnodes="3", standalone=False, node_rank=0, master_port=29500)
     assert in_processes._launch(options, {"master_port"}) == code
-
-
-RECORDED = """
-import os
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-rank = dist.get_rank()
-torch.cuda.set_device(rank)
-weight = torch.ones(2, device="cuda", requires_grad=True)
-summed = weight * 3
-dist.all_reduce(summed)
-if rank == 0:
-    dist.send(summed.detach(), 1)
-else:
-    received = torch.empty(2, device="cuda", requires_grad=True)
-    dist.recv(received, 0)
-    (received * summed).sum().backward()
-    torch.testing.assert_close(weight.grad, torch.full_like(weight, 18.0))
-    torch.testing.assert_close(received.grad, torch.full_like(weight, 6.0))
-"""
-
-
-@pytest.mark.parametrize("how", [[], ["--processes"]])
-def test_what_is_written_into_is_recorded_by_nobody(tmp_path, how):
-    """NCCL writes into leaves that want a gradient, and what a sum is written over keeps the function it came from."""
-    of = ("-m", "labkit", "torchrun", *how, "--nproc-per-node", "2")
-    code, _, err = run(tmp_path, RECORDED, "train.py", of=of)
-    assert code == 0, err

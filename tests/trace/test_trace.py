@@ -104,27 +104,6 @@ def test_a_rank_is_told_by_its_own_clock():
     ]
 
 
-def test_a_recording_that_a_rank_opened_is_for_that_rank_alone():
-    everything = trace.begin()
-    trace.set_rank_source(lambda: (1, 0.0))
-    own = trace.begin()
-    try:
-        trace.emit("copy", "cuda:1", started=perf_counter())
-        trace.emit_at(Event("collective", "cuda:0", rank=0))
-        trace.emit_at(Event("collective", "cuda:1", rank=1))
-        trace.sample(MemorySample(0, "cuda:0", 0.0, 8, 8))
-        trace.sample(MemorySample(1, "cuda:1", 0.0, 8, 8))
-        trace.set_rank_source(lambda: (0, 0.0))
-        trace.emit("copy", "cuda:0", started=perf_counter())
-    finally:
-        trace.set_rank_source(None)
-        trace.end(own)
-        trace.end(everything)
-    assert {e.rank for e in own} == {s.rank for s in own.samples} == {1}
-    assert len(own) == 2
-    assert (len(everything), len(everything.samples)) == (4, 2)
-
-
 def test_the_parts_of_one_collective_are_known_by_their_meeting():
     part = Event("collective", "cuda:0", name="all_reduce", group="0", sequence=4, ranks=(0, 1), rank=0)
     assert part.meeting == replace(part, rank=1, device="cuda:1", start=3.0).meeting
