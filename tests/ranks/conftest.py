@@ -79,10 +79,10 @@ def kernel(warm_kernels):
     made.close()
 
 
-def join(rank):
+def join(rank, backend="nccl"):
     """Begin as most scripts do."""
     torch.cuda.set_device(rank.local)
-    dist.init_process_group("nccl")
+    dist.init_process_group(backend)
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def joined(request):
 def on_ranks():
     """A function that runs another on ranks that have joined, and returns their results."""
 
-    def run(work, size=2):
+    def run(work, size=2, backend="nccl"):
         with World(size) as world:
-            world.run(join)
+            world.run(lambda rank: join(rank, backend))
             return world.run(work)
 
     return run

@@ -27,13 +27,12 @@ def begin(backend="nccl"):
     return dist.get_rank()
 
 
-def test_a_work_is_done_when_the_last_has_come():
+def test_a_work_is_done_when_the_last_has_come(on_ranks):
     def work(rank):
-        number = begin()
         others = dist.new_group()
         dist.all_reduce(torch.ones(1, device="cuda"), group=others)  # which connects it
         x = torch.ones(2, device="cuda")
-        if number == 0:
+        if rank.number == 0:
             going = dist.all_reduce(x, group=others, async_op=True)
             before = going.is_completed()
             dist.barrier()
@@ -44,8 +43,7 @@ def test_a_work_is_done_when_the_last_has_come():
         going.wait()
         return before, going.is_completed(), x.tolist()
 
-    with World(2) as world:
-        assert world.run(work) == [(False, True, [2.0, 2.0]), (True, True, [2.0, 2.0])]
+    assert on_ranks(work) == [(False, True, [2.0, 2.0]), (True, True, [2.0, 2.0])]
 
 
 def test_what_is_written_into_is_recorded_by_nobody(on_ranks):
@@ -87,11 +85,10 @@ def test_what_fills_nccls_buffer_is_on_its_way(more, hangs):
 
 
 @pytest.mark.parametrize("anybody", [False, True])
-def test_gloo_tells_messages_apart_by_their_tags(anybody):
+def test_gloo_tells_messages_apart_by_their_tags(anybody, on_ranks):
     def work(rank):
-        number = begin("gloo")
         x = torch.zeros(1)
-        if number == 0:
+        if rank.number == 0:
             for tag in (1, 2):
                 dist.send(torch.full((1,), float(tag)), 1, tag=tag)
             return None
@@ -101,8 +98,7 @@ def test_gloo_tells_messages_apart_by_their_tags(anybody):
             found.append(x.item())
         return found
 
-    with World(2) as world:
-        assert world.run(work)[1] == [2.0, 1.0]
+    assert on_ranks(work, backend="gloo")[1] == [2.0, 1.0]
 
 
 def test_a_message_of_a_run_that_failed_is_not_received_in_the_next():
@@ -173,21 +169,19 @@ def test_what_a_rank_came_to_in_a_former_run_is_forgotten():
             world.run(work)
 
 
-def test_a_group_made_anew_does_not_meet_what_the_former_left():
+def test_a_group_made_anew_does_not_meet_what_the_former_left(on_ranks):
     def work(rank):
-        number = begin("gloo")
-        if number == 0:
+        if rank.number == 0:
             dist.all_reduce(torch.full((1,), 100.0), async_op=True)
         dist.destroy_process_group()
         dist.init_process_group("gloo")
         x = torch.ones(1)
-        if number == 0:
+        if rank.number == 0:
             time.sleep(0.01)  # the other comes first
         dist.all_reduce(x)
         return x.item()
 
-    with World(2) as world:
-        assert world.run(work) == [2.0, 2.0]
+    assert on_ranks(work, backend="gloo") == [2.0, 2.0]
 
 
 def test_a_group_is_cut_up():
