@@ -82,15 +82,6 @@ def point_to_point(script: ModuleType, rank: int, size: int) -> Values:
     return out
 
 
-def objects(script: ModuleType, rank: int, size: int) -> Values:
-    everybody = [script.mine(r) for r in range(size)]
-    return {
-        "all_gather_object": everybody, "gather_object": everybody if rank == size - 1 else None,
-        "broadcast_object_list": [script.mine(7), "said by rank 0", None],
-        "scatter_object_list": [script.mine(rank)], "places": [f"cuda:{r}" for r in range(size)],
-    }  # fmt: skip
-
-
 # Training, by one model on the joined batch.
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 import warnings
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
@@ -52,10 +53,15 @@ def test_objects_are_sent_while_everything_is_written_down(caplog):
         torch.cuda.set_device(rank.local)
         found = [None, None]
         dist.all_gather_object(found, {"rank": rank.number})
-        return [each["rank"] for each in found]
+        numbers = [each["rank"] for each in found]
+        dist.all_gather_object(
+            found, torch.ones(1, device="cuda")
+        )  # comes out there, as torch.load would put it
+        dist.broadcast_object_list(numbers, src=1)
+        return numbers, [str(each.device) for each in found]
 
     with World(2) as world:
-        assert world.run(work) == [[0, 1]] * 2
+        assert world.run(work) == [([0, 1], ["cuda:0", "cuda:1"])] * 2
     assert "hash value" in caplog.text
 
 
@@ -451,3 +457,127 @@ def test_ddp_by_gloo_is_made_and_tells_its_backend():
 
     with World(2) as world:
         assert world.run(work) == [([[0.5, 0.5]], "simulated gloo", "gloo")] * 2
+
+
+def test_a_mesh_chooses_the_gpu_of_a_rank_that_has_chosen_none():
+    def work(rank):
+        dist.init_process_group("nccl")
+        if rank.number == 0:
+            dist.send(torch.ones(1, device="cuda"), 3)  # rank 0 has used its GPU before the others begin
+        elif rank.number == 3:
+            dist.recv(torch.empty(1, device="cuda:3"), 0)
+        before = torch.cuda.is_initialized()
+        if rank.number == 2:
+            torch.cuda.set_device(1)
+        init_device_mesh("cuda", (4,))
+        return before, torch.ones(1, device="cuda").device.index
+
+    with World(4) as world:
+        assert world.run(work) == [(True, 0), (False, 1), (False, 1), (True, 0)]
+
+
+def test_without_torchruns_variables_the_mesh_says_that_it_guesses():
+    def work(rank):
+        dist.init_process_group("nccl")
+        del os.environ["LOCAL_RANK"]
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            init_device_mesh("cuda", (2,))
+        return torch.cuda.current_device(), any("did not set/select" in str(each.message) for each in told)
+
+    with World(2) as world:
+        assert world.run(work) == [(0, True), (1, True)]
+
+
+def test_seeds_wait_for_nothing_and_memory_is_read_as_before_the_first_use():
+    def work(rank):
+        torch.manual_seed(rank.number)
+        torch.cuda.manual_seed_all(7)
+        empty = torch.cuda.memory_stats(), torch.cuda.is_initialized()
+        x = torch.rand(1, device=f"cuda:{rank.number}")
+        return empty, x.item(), torch.cuda.is_initialized()
+
+    with World(2) as world:
+        first, second = world.run(work)
+    assert first[0] == second[0] == ({}, False)
+    assert first[1] == second[1]
+    assert first[2]
+    assert second[2]
+
+
+def test_the_caller_of_the_ranks_sees_what_it_saw():
+    with World(2) as world:
+        world.run(lambda rank: None)
+        assert torch.cuda.is_initialized()
+        assert torch.cuda.nccl.version() >= (2, 20)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_child_that_is_forked_has_lost_the_gpus_if_its_rank_has_used_them():
+    def work(rank):
+        if rank.number == 0:
+            torch.cuda.set_device(0)
+        if rank.number == 1:
+            kept.append(torch.ones(1, device="cuda"))
+        child = os.fork()
+        if not child:
+            try:
+                torch.ones(1, device="cuda:1")
+            except RuntimeError as error:
+                os._exit(7 if "Cannot re-initialize CUDA in forked subprocess" in str(error) else 8)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    kept = []
+    with World(3) as world:
+        assert world.run(work) == [7, 7, 0]
+
+
+def train(wrap, to_none):
+    def run(rank):
+        if not dist.is_initialized():
+            dist.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        # Bytes are counted, and gradients looked for, where the weights are on the GPU.
+        layers[1].register_forward_hook(lambda *_: torch.cuda.memory_allocated() and None)
+        model = wrap(layers)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(torch.ones(4, 8, device="cuda")).square().mean()
+            loss.backward()
+            grads = {str(p.grad.device) for p in model.parameters() if p.grad is not None}
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+        held = {
+            str(value.device)
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        }
+        return loss.item(), grads | held | {str(p.device) for p in model.parameters()}
+
+    return run
+
+
+def by_fsdp2(model):
+    return fully_shard(model, offload_policy=CPUOffloadPolicy()) or model
+
+
+def by_fsdp1(model):
+    return FullyShardedDataParallel(
+        model, cpu_offload=CPUOffload(offload_params=True), device_id=torch.cuda.current_device()
+    )
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_what_is_offloaded_is_on_the_host_and_trains_alike(to_none):
+    with World(2) as world:
+        whole = world.run(train(lambda model: model.cuda(), to_none))
+        for wrap in (by_fsdp1, by_fsdp2):
+            found = world.run(train(wrap, to_none))
+            for (loss, places), (expected, _) in zip(found, whole, strict=True):
+                assert places == {"cpu"}
+                assert abs(loss - expected) < 1e-5
