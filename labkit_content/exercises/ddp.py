@@ -113,7 +113,8 @@ def _own(answer: tuple[Callable[..., Any], Callable[..., Any]]) -> Hints:
             parts = words.partition("split_sizes=")[2].count(",") + 1
             yield Named("grown" if parts == len(sizes) else "cleared")
         full, by_number = ([sum(one) for one in buckets(sizes, size)] for size in (most, 4 * most))
-        yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case)
+        early = _closed_early(sizes, most)
+        yield from _hints_on_buckets(ran.require_success(), mine, want, full, by_number, case, early)
         if len(full) > 1 and waits:
             yield Named("waits", case=case)
 
@@ -138,6 +139,16 @@ def _all_reduce(
     return Noted()
 
 
+def _closed_early(sizes: Sequence[int], most: int) -> list[int]:
+    """Return the bytes of buckets that are sent before the gradient that would make them exceed ``most``."""
+    found = [0]
+    for size in sizes:
+        if found[-1] and found[-1] + size > most:
+            found.append(0)
+        found[-1] += size
+    return found
+
+
 def _hints_on_buckets(
     ran: RanksRun,
     mine: list[list[Tensor]],
@@ -145,11 +156,12 @@ def _hints_on_buckets(
     full: list[int],
     by_number: list[int],
     case: Named,
+    early: list[int],
 ) -> Hints:
     """Yield hints on a run.
 
     ``want`` has the mean gradients, ``mine`` each rank's own, ``full`` the bytes of the buckets, ``by_number`` those of
-    buckets that hold as many numbers as they should hold bytes.
+    buckets that hold as many numbers as they should hold bytes, ``early`` of buckets sent before they are full.
     """
     if other := [kind for kind in ran.call_kinds() if kind not in ("all_reduce", "barrier")]:
         yield Named("called", case=case, kind=f"`{other[0]}`")
@@ -163,6 +175,8 @@ def _hints_on_buckets(
             yield Named("back" if sum(carried) >= sum(full) else "own", case=case)
         times = _times(gradients, want)
         yield Named("times", case=case, times=times) if times else Named("other", case=case)
+    if carried == early != full and 1 < len(early) < len(want):
+        yield Named("early", case=case)
     if sum(carried) > sum(full):
         yield Named("again", case=case)
     if len(carried) == len(want) > len(full):
