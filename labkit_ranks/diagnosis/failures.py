@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import CodeType
 
@@ -23,11 +23,10 @@ from .loop_exits import loop_exits
 from .records import RankRecord
 
 
-def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
-    """Yield the finding for ``error``; if the script waits for an old launcher's argument, with that advice."""
-    for finding in _find_failure(records, rank, error):
-        advice = [finding.fix, *([PHRASES["local_rank"]()] if _asks_local_rank(error) else [])]
-        yield replace(finding, fix=" ".join(advice))
+def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Finding:
+    """Return the finding for ``error``; if the script waits for an old launcher's argument, with that advice."""
+    finding = _find_failure(records, rank, error)
+    return replace(finding, fix=f"{finding.fix} {PHRASES['local_rank']()}") if _asks_local_rank(error) else finding
 
 
 def _asks_local_rank(error: BaseException) -> bool:
@@ -36,20 +35,18 @@ def _asks_local_rank(error: BaseException) -> bool:
     return any(re.search(r"--local[_-]rank", text) and "LOCAL_RANK" not in text for text in texts)
 
 
-def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Iterator[Finding]:
+def _find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Finding:
     report = getattr(error, "report", None)
-    if isinstance(report, Report) and (left := _find_left_loop(records, report, error)) is not None:
-        yield left
-    elif isinstance(report, Report):
+    if isinstance(report, Report):
+        if (left := _find_left_loop(records, report, error)) is not None:
+            return left
         reason = "\n  ".join(filter(None, [*report.lines, report.real]))
         topic = topic_of(report.fault)
         taught_in = topic.lesson, topic.heading()
-        yield Finding(report.fault, "error", _report_places(report), reason, report.advice, *taught_in)
-    elif "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
-        yield KINDS["unused_parameters"](which=_list_unused(records))
-    else:
-        facts = {"who": format_ranks([rank]), "problem": describe_error(error)}
-        yield KINDS["script_fails"](raising_line(error), **facts)
+        return Finding(report.fault, "error", _report_places(report), reason, report.advice, *taught_in)
+    if "Expected to have finished reduction in the prior iteration" in str(error):  # PyTorch's words
+        return KINDS["unused_parameters"](which=_list_unused(records))
+    return KINDS["script_fails"](raising_line(error), who=format_ranks([rank]), problem=describe_error(error))
 
 
 def _report_places(report: Report) -> str:

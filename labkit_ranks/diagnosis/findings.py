@@ -26,13 +26,13 @@ _ALIKE = 1e-3
 
 def find_faults(records: Sequence[RankRecord], failure: tuple[int, BaseException] | None) -> list[Finding]:
     """Return all findings, in no order. ``failure`` is the rank whose error ended the run, and the error."""
-    ended_by = list(find_failure(records, *failure)) if failure is not None else []
+    ended_by = [find_failure(records, *failure)] if failure is not None else []
     # Unused parameters keep their DDP bucket from being reduced, so its weights drift: don't report both.
     unreduced = any(finding.name == "unused_parameters" for finding in ended_by)
     looks = [
         _find_wrong_scale, _find_missing_no_sync, _find_second_reduction, _find_own_clipping, _find_early_use,
         _find_shared_files, _find_loads_to_one_gpu, _find_repeated_draws, _find_stale_parameters,
-        _find_small_batch_norm, *([] if unreduced else [_find_drift]),
+        _find_small_batch_norm, *([] if unreduced else [find_drift]),
     ]  # fmt: skip
     return [
         *ended_by,
@@ -253,10 +253,6 @@ def _find_stale_parameters(records: Sequence[RankRecord]) -> Iterator[Finding]:
     names = next((one.stale for one in records if one.stale), [])
     if names:
         yield KINDS["optimizer_before_sharding"](which=list_some(names))
-
-
-def _find_drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
-    return (KINDS[key](where, **facts) for key, where, facts in find_drift(records))
 
 
 def _find_small_batch_norm(records: Sequence[RankRecord]) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ ranks cut it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..calls.faults import format_ranks
 from ..group.slot import PlainTensors
 from .failures import describe_error, raising_line
 from .kinds import KINDS, PHRASES
-from .records import Fingerprint, RankRecord, fingerprint
+from .records import Fingerprint, RankRecord, fingerprint, readable_name
 
 
 def join_batches(batches: Sequence[Any]) -> Any:
@@ -84,7 +83,7 @@ def compare_with_one_gpu(
         if given and not ways & {"alike", "parts"}:
             return [], [], [PHRASES["not_compared.data" if what == "input" else "not_compared.weights"]()]
         if not ways or (what == "gradient" and not ways & {"alike", "parts"} and not seen.partial):
-            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=_public_name(name))}
+            facts = {"step": step, "what": PHRASES[f"tensor.{what}"](name=readable_name(name))}
             scaled = _find_scaled_gradient(seen, many, records, eps, facts) if what == "gradient" else None
             if scaled is not None:
                 return [scaled], [], []
@@ -121,7 +120,7 @@ def _find_lost_pieces(records: Sequence[RankRecord], one: RankRecord) -> Finding
         for whole, *pieces in zip(seen.shape, *many, strict=True):
             # Several ranks may hold the same piece, and padding makes the sum larger.
             if whole and sum(pieces) < whole:
-                facts = {"name": _public_name(key[2]), "whole": whole, "pieces": pieces, "got": sum(pieces)}
+                facts = {"name": readable_name(key[2]), "whole": whole, "pieces": pieces, "got": sum(pieces)}
                 return KINDS["cut_with_a_remainder.lost"](one.first_call_line(key[2]), **facts)
     return None
 
@@ -137,7 +136,7 @@ def find_cut_remainder(
                 if piece < whole:
                     return KINDS["cut_with_a_remainder.fails"](
                         raising_line(error), who=format_ranks([rank]), problem=describe_error(error),
-                        name=_public_name(key[2]), whole=whole, piece=piece, ranks=len(records),
+                        name=readable_name(key[2]), whole=whole, piece=piece, ranks=len(records),
                     )  # fmt: skip
     return None
 
@@ -185,9 +184,3 @@ def _relative_gap(one: Fingerprint, other: Fingerprint) -> float:
     """Return a lower bound of the difference of ``other``, relative to the size of ``one``."""
     size, there = math.sqrt(one.squares), math.sqrt(other.squares)
     return max(abs(there - size), abs(one.total - other.total) / math.sqrt(one.size or 1)) / (size or 1.0)
-
-
-def _public_name(name: str) -> str:
-    """Return a module's or parameter's name without model numbers and wrappers with private names."""
-    parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
-    return ".".join(parts).replace("DistributedDataParallel.module", "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
@@ -346,6 +347,12 @@ def _ranks_with_piece(tensor: Any) -> tuple[int, ...]:
     at = tuple(slice(None) if how.is_replicate() else one for how, one in pairs)
     with PlainTensors():
         return tuple(sorted(mesh.mesh[at].reshape(-1).tolist()))
+
+
+def readable_name(name: str) -> str:
+    """Return a module's or parameter's name without model numbers and wrappers with private names."""
+    parts = [part for part in re.sub(r"#\d+", "", name).split(".") if not part.startswith("_")]
+    return ".".join(parts).replace("DistributedDataParallel.module", "model")
 
 
 def user_line() -> tuple[str, CollectiveCall]:

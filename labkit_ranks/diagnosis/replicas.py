@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from labkit_diagnose.findings import list_some
+from labkit_diagnose.result import Finding
 
 from ..calls.faults import format_ranks
-from .records import RankRecord, WatchedTensor
+from .kinds import KINDS
+from .records import RankRecord, WatchedTensor, readable_name
 
 # Names and attributes by which DeepSpeed, fairscale, Megatron and Tutel mark a rank's own parameters, and names of the
 # shared parameters beside them.
@@ -119,30 +121,27 @@ def _is_own(replica: ReplicatedTensor) -> bool:
     return marked or _OWN.search(re.sub(r"^\w+#\d+\.", "", replica.name)) is not None
 
 
-def find_drift(records: Sequence[RankRecord]) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Yield key, line and facts of tensors that start or become different, those with the best evidence first."""
+def find_drift(records: Sequence[RankRecord]) -> Iterator[Finding]:
+    """Yield the findings of tensors that start or become different, those with the best evidence first."""
     found, first = list(replicas(records)), records[0]
     for one in found:
         if one.by in ("hand", "mesh") and not next(iter(one.looks.values()), True):
             hand = first.by_hand.get(id(one.each[0].tensor))
             place = hand.place if hand else ""
-            yield "weights_differ_from_the_start", place, {"who": _strip_numbers(one.name)}
+            yield KINDS["weights_differ_from_the_start"](place, who=readable_name(one.name))
     for by in ("hand", "mesh", "ddp", "", "norm"):
         parted = [one for one in found if one.by == by and one.drift_step()]
         for one in parted:
             first, step = records[one.group[0]], one.drift_step()
-            names = list_some([_strip_numbers(other.name) for other in parted if other.group == one.group])
+            names = list_some([readable_name(other.name) for other in parted if other.group == one.group])
             line, facts = first.steps[step - 1].line, {"step": step, "who": names}
             hand = first.by_hand.get(id(one.each[0].tensor))
             if by == "norm":
-                yield "norm_gradients_not_reduced", first.first_call_line(one.name) or line, facts
+                place = first.first_call_line(one.name) or line
+                yield KINDS["norm_gradients_not_reduced"](place, **facts)
             elif hand is not None and hand.late:
-                yield "weights_drift.late", hand.place, facts | {"line": line}
+                yield KINDS["weights_drift.late"](hand.place, line=line, **facts)
             elif by:
-                yield "weights_drift.replicas", line, facts
+                yield KINDS["weights_drift.replicas"](line, **facts)
             else:
-                yield "weights_drift.unreduced", line, facts | {"ranks": format_ranks(one.group)}
-
-
-def _strip_numbers(name: str) -> str:
-    return re.sub(r"#\d+", "", name)
+                yield KINDS["weights_drift.unreduced"](line, ranks=format_ranks(one.group), **facts)
