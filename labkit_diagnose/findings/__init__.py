@@ -65,8 +65,8 @@ class FindingKind:
         return self(line_of(error), problem=short_text(error), **facts)
 
 
-def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]]:
-    """Return the kinds and the phrases declared in ``files`` by key. Topics must precede their kinds.
+def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text], dict[str, Topic]]:
+    """Return the kinds, phrases and topics declared in ``files`` by key. Topics must precede their kinds.
 
     A kind without a topic gets the topic of the same name, else the topic ``others``, if there is one.
     """
@@ -92,14 +92,7 @@ def read_findings(*files: Path) -> tuple[dict[str, FindingKind], dict[str, Text]
                 raise ValueError(
                     f"{file.name}: {' '.join(entry.words)!r} has an unknown severity, or is declared twice"
                 )
-    return kinds, phrases
-
-
-def read_topics(file: Path) -> dict[str, Topic]:
-    """Return the topics declared in ``file`` by name."""
-    return {
-        entry.words[0]: Topic(entry.words[2], entry.texts[""]) for entry in parse(file.read_text("utf-8"))
-    }
+    return kinds, phrases, topics
 
 
 def list_some(names: Sequence[str]) -> str:
@@ -109,7 +102,7 @@ def list_some(names: Sequence[str]) -> str:
 
 
 _FILES = ("topics", "compared", "failures", "inputs", "memory", "modules", "outputs")
-KINDS, PHRASES = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in _FILES))
+KINDS, PHRASES, _ = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in _FILES))
 
 
 def gap_text(gap: float) -> str:

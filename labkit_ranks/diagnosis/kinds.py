@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labkit_diagnose.findings import Topic, read_findings, read_topics
+from labkit_diagnose.findings import Topic, read_findings
 
-_TOPICS = Path(__file__).with_name("topics.txt")
-KINDS, PHRASES = read_findings(_TOPICS, Path(__file__).with_name("kinds.txt"))
-TOPICS = read_topics(_TOPICS)
+KINDS, PHRASES, TOPICS = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "kinds")))
 
 
 def topic_of(fault: str) -> Topic:
