@@ -26,7 +26,11 @@ from .records import RankRecord
 def find_failure(records: Sequence[RankRecord], rank: int, error: BaseException) -> Finding:
     """Return the finding for ``error``; if the script waits for an old launcher's argument, with that advice."""
     finding = _find_failure(records, rank, error)
-    return replace(finding, fix=f"{finding.fix} {PHRASES['local_rank']()}") if _asks_local_rank(error) else finding
+    return (
+        replace(finding, fix=f"{finding.fix} {PHRASES['local_rank']()}")
+        if _asks_local_rank(error)
+        else finding
+    )
 
 
 def _asks_local_rank(error: BaseException) -> bool:

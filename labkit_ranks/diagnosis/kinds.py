@@ -6,7 +6,9 @@ from pathlib import Path
 
 from labkit_diagnose.findings import Topic, read_findings
 
-KINDS, PHRASES, TOPICS = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "kinds")))
+KINDS, PHRASES, TOPICS = read_findings(
+    *(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "kinds"))
+)
 
 
 def topic_of(fault: str) -> Topic:

@@ -23,7 +23,9 @@ from .layouts import RunLayout
 from .matching import Match, assemble
 from .recording import WHOLE_STEPS, LossCall, RankTraining, public_name
 
-CAUSES, PHRASES, _ = read_findings(*(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "causes")))
+CAUSES, PHRASES, _ = read_findings(
+    *(Path(__file__).with_name(f"{name}.txt") for name in ("topics", "causes"))
+)
 _EPS = torch.finfo(torch.float32).eps
 # Relative differences: the least that counts in float32 (rounding stays near 1e-6, bugs are above 5e-3), factors of it
 # for the second and for later steps, and what rounding to 16 bits stays below.
