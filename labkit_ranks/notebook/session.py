@@ -87,7 +87,9 @@ def ranks(
     return made
 
 
-def check_ranks(size: Any, nodes: Any, memory: Any, gpu_model: str | None) -> tuple[int, int, Any]:
+def check_ranks(
+    size: Any, *, nodes: Any = 1, memory: Any = None, gpu_model: str | None = None
+) -> tuple[int, int, Any]:
     """Return the checked numbers of ranks and nodes, and the memory of each GPU.
 
     Raises TypeError or ValueError, naming the argument.
@@ -123,7 +125,9 @@ class Session:
         gpu_model: str | None = None,
     ) -> None:  # fmt: skip
         global _open
-        self.size, self.nodes, self.limits = check_ranks(size, nodes, memory, gpu_model)
+        self.size, self.nodes, self.limits = check_ranks(
+            size, nodes=nodes, memory=memory, gpu_model=gpu_model
+        )
         self.gpu_model = gpu_model
         if _open is not None:
             _open.close()

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from types import EllipsisType
 from typing import Any
 
 from simgpu import Gpu
@@ -121,9 +120,9 @@ class TimedRank:
         # Enqueued calls that have not run (see .enqueued_calls), and the line where the host waits for them.
         self.enqueued: list[Any] = []
         self.reads: str | None = None
-        # ``...`` before the first call, because a script may still set the environment variables; then None if no
-        # recorder is wanted.
-        self._flight: flight_recorder.FlightRecorder | EllipsisType | None = ...
+        self._has_called = False
+        # The recorder of the rank's calls; None before the first call, or if the environment doesn't ask for one.
+        self.flight: flight_recorder.FlightRecorder | None = None
         self.time = _OWN
         self._ahead = 0.0
         # Seconds run in earlier turns; the clock of the thread with the turn, and its time when the turn began. One
@@ -140,15 +139,10 @@ class TimedRank:
 
     def record_call(self, call: CollectiveCall) -> None:
         """Record ``call``, which the rank makes now, if the environment asks for a Flight Recorder."""
-        if self._flight is ...:  # the first call
-            self._flight = flight_recorder.make_recorder(self.number)
-        if self._flight is not None:
-            self._flight.record_call(call, self.clock())
-
-    @property
-    def flight(self) -> flight_recorder.FlightRecorder | None:
-        """The recorder of the rank's calls; None before its first call, or if not asked for."""
-        return None if self._flight is ... else self._flight
+        if not self._has_called:  # until then a script may set the variables
+            self._has_called, self.flight = True, flight_recorder.make_recorder(self.number)
+        if self.flight is not None:
+            self.flight.record_call(call, self.clock())
 
     def clock(self) -> float:
         """Return the seconds on the rank's clock: its own running time, and its waits for other ranks."""

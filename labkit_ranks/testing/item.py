@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -23,7 +23,7 @@ from labkit import turns
 from simgpu.tracebacks import fold_frames, strip_labkit_frames
 
 from ..calls.faults import format_ranks
-from ..notebook.session import Session, check_ranks
+from ..notebook.session import Session
 from ..rank.own_modules import is_installed_code
 from ..rank.rank import Rank
 from ..threads.world import RanksFailed
@@ -38,27 +38,11 @@ _OF_THE_TEST = _CATCHING | frozenset(
 CALLS_LOG = "c10d-NullHandler-default"
 
 
-@dataclass(frozen=True)
-class RanksMark:
-    """The arguments of the mark: those of ``labkit.ranks``.
-
-    Raises TypeError or ValueError, naming the argument.
-    """
-
-    size: int
-    nodes: int = 1
-    memory: Any = None
-    gpu_model: str | None = None
-
-    def __post_init__(self) -> None:
-        check_ranks(self.size, self.nodes, self.memory, self.gpu_model)
-
-
 class OnRanks:
-    """A test on ranks that are threads and take turns."""
+    """A test on ranks that are threads and take turns: ``item``, with the arguments of :class:`Session`."""
 
-    def __init__(self, item: Any, wanted: RanksMark) -> None:
-        self.item, self.wanted = item, wanted
+    def __init__(self, item: Any, size: int, **options: Any) -> None:
+        self.item, self.size, self._options = item, size, options
         # Rank -> the rank's copy of the test.
         self._own: dict[int, Any] = {}
 
@@ -76,8 +60,7 @@ class OnRanks:
 
     def runtest(self) -> None:
         """Run the test on new ranks, which stay open until the teardown, for ``--pdb``."""
-        wanted = self.wanted
-        session = Session(wanted.size, nodes=wanted.nodes, memory=wanted.memory, gpu_model=wanted.gpu_model)
+        session = Session(self.size, **self._options)
         self.item.addfinalizer(session.close)
         calls = logging.getLogger(CALLS_LOG)
         calls.disabled = True  # the log would repeat each failure
@@ -137,7 +120,7 @@ class OnRanks:
         """Return the failures as pytest shows them, equal failures once, the first failure last."""
         chain: list[Any] = []
         for ranks, error in groups:
-            if self.wanted.size > 1:
+            if self.size > 1:
                 heading = ReprEntryNative([f"{format_ranks(ranks)}:\n"])
                 chain.append((ReprTraceback([heading], None, "native"), None, None))
             shown = self._own.get(ranks[0], self.item)  # (missing if no rank has begun)
