@@ -20,6 +20,7 @@ from typing import NoReturn
 
 # Arguments of Python, environment, and files to write to instead of the launcher's descriptors (1 and 2).
 _Order = tuple[Sequence[str], Mapping[str, str], Mapping[int, str]]
+_PID_BYTES = 8
 
 
 class ForkedWorkers:
@@ -28,9 +29,11 @@ class ForkedWorkers:
     def __init__(self, count: int, work: Callable[[list[str]], int]) -> None:
         gc.freeze()  # else the first collection in each worker would copy the shared memory
         flush_streams()
-        self._waiting = [ForkedWorker(work) for _ in range(count)]
-        self._pids = [worker.pid for worker in self._waiting]
-        self._launcher_lives, self._guard = _fork_guard(self._pids)
+        self._all = [ForkedWorker(work) for _ in range(count)]
+        self._waiting = list(self._all)
+        self._to_guard, self._guard = _fork_guard({worker.pid for worker in self._all})
+        for worker in self._all:
+            worker.to_guard = self._to_guard
 
     def start(self, order: _Order) -> ForkedWorker | None:
         """Start a worker; return None if all have been started."""
@@ -43,10 +46,11 @@ class ForkedWorkers:
     def close(self) -> None:
         """End all workers, and wait for the end."""
         os.kill(self._guard, signal.SIGKILL)
-        _kill_groups(self._pids)
-        for pid in (self._guard, *self._pids):
-            with suppress(ChildProcessError):  # the agent has waited for it
-                os.waitpid(pid, 0)
+        os.waitpid(self._guard, 0)
+        _kill_groups(worker.pid for worker in self._all if worker.poll() is None)
+        for worker in self._all:
+            worker.wait()
+        os.close(self._to_guard)
 
 
 class ForkedWorker:
@@ -55,6 +59,7 @@ class ForkedWorker:
     def __init__(self, work: Callable[[list[str]], int]) -> None:
         self.args: Sequence[str] = ()
         self.returncode: int | None = None
+        self.to_guard = -1
         orders, self._orders = Pipe(duplex=False)
         self.pid = os.fork()
         if not self.pid:
@@ -71,6 +76,8 @@ class ForkedWorker:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
+                with suppress(BrokenPipeError):  # the guard is gone
+                    os.write(self.to_guard, pid.to_bytes(_PID_BYTES, "little"))
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -82,18 +89,22 @@ class ForkedWorker:
         return code
 
 
-def _fork_guard(pids: Iterable[int]) -> tuple[int, int]:
-    """Fork the guard of ``pids``; return the descriptor that tells the guard of the launcher's end, and its pid."""
-    ends, lives = os.pipe()
+def _fork_guard(pids: set[int]) -> tuple[int, int]:
+    """Fork the guard of ``pids``; return the descriptor for pids that have ended, and the guard's pid.
+
+    The descriptor is closed at the launcher's end. Then the guard kills the others.
+    """
+    ended, to_guard = os.pipe()
     guard = os.fork()
     if not guard:
         os.setsid()  # the launcher passes on the terminal's signals
-        os.close(lives)
-        os.read(ends, 1)
+        os.close(to_guard)
+        while number := os.read(ended, _PID_BYTES):
+            pids.discard(int.from_bytes(number, "little"))
         _kill_groups(pids)
         os._exit(0)
-    os.close(ends)
-    return lives, guard
+    os.close(ended)
+    return to_guard, guard
 
 
 def _kill_groups(pids: Iterable[int]) -> None:

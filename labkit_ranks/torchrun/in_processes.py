@@ -22,6 +22,8 @@ from simgpu.children import environment as children
 from ..processes.store_keys import REPORTS
 from .forked_workers import ForkedWorkers, flush_streams
 
+# Workers are forked for so many restarts, in 15 ms each. Later ones start Python; their reports are not repeated last.
+_MOST_RESTARTS = 15
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
@@ -101,7 +103,7 @@ def _run_node(options: Any) -> int:
 
     from .worker import run_worker
 
-    starts = options.max_restarts + 1
+    starts = 1 + min(options.max_restarts, _MOST_RESTARTS)
     workers = ForkedWorkers(torchrun.determine_local_world_size(options.nproc_per_node) * starts, run_worker)
     gc.enable()
     handler = _make_handler(workers)
@@ -128,7 +130,7 @@ def _make_handler(workers: ForkedWorkers) -> Any:
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
             streams: dict[int, IO[str] | None] = {1: self._stdout, 2: self._stderr}
             files = {number: stream.name for number, stream in streams.items() if stream is not None}
-            # --no-python, or Python by way of numactl, is another program; joining nodes restart without counting.
+            # --no-python, or Python by way of numactl, is another program.
             worker = workers.start((args[1:], env, files)) if args[0] == sys.executable else None
             return worker or super()._popen(args, env)
 

@@ -18,7 +18,7 @@ from labkit_ranks.processes import deadlock_detector, store_keys
 from labkit_ranks.processes.call_packing import pack
 from labkit_ranks.processes.deadlock_detector import DeadlockDetector
 from labkit_ranks.threads.world import World
-from labkit_ranks.torchrun import in_processes
+from labkit_ranks.torchrun import forked_workers, in_processes
 from labkit_ranks.torchrun.forked_workers import ForkedWorkers
 from tools.warm import python
 
@@ -316,6 +316,18 @@ def test_a_worker_is_forked_for_each_counted_start_and_an_uncounted_one_gets_a_n
         assert workers.start((["train.py"], {}, {})) is None
     finally:
         workers.close()
+
+
+def test_when_the_launcher_is_gone_its_guard_kills_who_has_not_ended():
+    ended, goes_on = (subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2))
+    to_guard, guard = forked_workers._fork_guard({ended.pid, goes_on.pid})
+    os.write(to_guard, ended.pid.to_bytes(forked_workers._PID_BYTES, "little"))
+    os.close(to_guard)
+    os.waitpid(guard, 0)
+    assert goes_on.wait() == -signal.SIGKILL
+    assert ended.poll() is None  # another process may have its number by now
+    ended.kill()
+    ended.wait()
 
 
 def test_waiting_for_a_worker_that_goes_on_times_out():
