@@ -42,7 +42,6 @@ ONE_LANGUAGE = {
     ("labkit_ranks.rank.system_calls", "signal handler must be"): "Python's own",
     ("labkit_ranks.group.process_group", "Could not find the backend type"): "PyTorch's own",
     ("labkit_ranks.group.process_group", "does not support allgather_coalesced"): "PyTorch's own",
-    ("labkit_ranks.testing", "Expected exit code"): "PyTorch's own",
     ("labkit_ranks.calls.faults.deadlock", "wait timeout after"): "PyTorch's own",
 }
 
