@@ -109,6 +109,7 @@ def read_broken_code(notebook: str) -> Any:
     """Return what the cells ``…-class`` of a lesson's notebook define, as attributes: the code that is broken."""
     file = copies.source() / "en" / f"{notebook}.ipynb"
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(file.read_text("utf-8"))["cells"]}
+    # The lesson's first code cell imports torch before labkit: broken code needs no more than that.
     imports: dict[str, Any] = {}
     exec(cells["begin"].partition("labkit")[0].rpartition("\n")[0], imports)
     found = SimpleNamespace()

@@ -75,11 +75,16 @@ def is_filled(template, text):
     return re.search(".*".join(map(re.escape, re.split(r"\{[^}]*\}", template))), text, re.DOTALL)
 
 
+def hint_files(folder):
+    """The modules with hints; the texts are beside the first."""
+    return [file for file in (folder / "checks.py", folder / "judges.py") if file.exists()]
+
+
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.more)])
 def test_mistakes_meet_the_hint_that_grading_has_for_them(name, language):
     assignment, answers = load(name), students.wrong_answers(name)
-    texts = texts_beside(str(assignment.folder / "checks.py"))
+    texts = texts_beside(str(hint_files(assignment.folder)[0]))
     for title in MISTAKES[name]:
         question, loses, source = answers[title]
         with using(language):
@@ -109,7 +114,7 @@ def test_an_unusual_answer_passes_its_check(name, question, source):
 @pytest.mark.parametrize("name", names())
 def test_each_hint_has_a_text_with_its_facts_and_each_text_a_hint(name):
     folder = load(name).folder
-    files = [file for file in (folder / "checks.py", folder / "judges.py") if file.exists()]
+    files = hint_files(folder)
     texts, used = texts_beside(str(files[0])), set()
     tree = ast.parse("\n".join(file.read_text("utf-8") for file in files))
     constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
