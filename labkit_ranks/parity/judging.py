@@ -66,7 +66,9 @@ class ParityLayout:
 
     def verdict(self) -> str:
         """Return the verdict, with the cause and the largest difference of a gradient, unless it is not the cause."""
-        worst = max(self.gaps, key=self.gaps.__getitem__, default="")
+        # The first of those that differ most: rounding, which depends on the processor, doesn't choose among equals.
+        most = max(self.gaps.values(), default=0.0)
+        worst = next((name for name, gap in self.gaps.items() if not gap < 0.999 * most), "")
         text = {
             None: say(en="not compared", zh="没有比较"),
             True: say(en="the same training", zh="同样的训练") if worst else say(en="reference", zh="参照"),

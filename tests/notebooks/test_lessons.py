@@ -151,7 +151,8 @@ def test_a_lesson_gives_what_is_stored(lesson, language, run):
     stored = sync.read(ROOT, language, lesson)
     now = run(sync.read(ROOT, language, lesson), ROOT / language)
     for one, other in zip(stored.cells, now.cells, strict=True):
-        assert shown(other) == shown(one), f"cell {one.id}"
+        if "nbval-ignore-output" not in one.metadata.get("tags", ()):  # draws, and pictures of rounding
+            assert shown(other) == shown(one), f"cell {one.id}"
 
 
 def with_parameters(lesson, language, **parameters):
@@ -166,13 +167,18 @@ def with_parameters(lesson, language, **parameters):
 def shown(cell):
     """What a reader sees below a cell, but for pictures made of dots: fonts differ between computers.
 
-    Of a hint on a function that is still to be repaired, that it is one: each try draws its own numbers.
+    Without the digits of rounding, which depend on the processor's vector units. Of a hint on a function that is
+    still to be repaired, that it is one: each try draws its own numbers.
     """
     hints = [output for output in cell.get("outputs", []) if is_hint(output)]
     return ["a hint"] * len(hints) + [
         {
             # The number of a cell, and the size of letters that make room for it, depend on what ran before.
-            kind: re.sub(r'(font-size="[\d.]+"(?=[^<>]*>[^<]*Cell In)|(?<=Cell In)\[\d+\])', "…", str(text))
+            kind: re.sub(
+                r'(font-size="[\d.]+"(?=[^<>]*>[^<]*Cell In)|(?<=Cell In)\[\d+\]|(?<=\d\.\d{4})\d{3,})',
+                "…",
+                str(text),
+            )
             for kind, text in output.get("data", {"text": output.get("text")}).items()
             if kind != "image/png"
         }
