@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
+import labkit
 from labkit_ranks.calls import checks
 from labkit_ranks.threads.world import World
 
@@ -436,6 +437,14 @@ def test_what_is_compiled_runs_as_it_is_and_says_so_once():
     for one, other in zip(plain, compiled, strict=True):
         assert all(map(torch.equal, one, other))
     assert len([each for each in told if "runs as it is, not compiled" in str(each.message)]) == 1
+
+
+def test_a_recorders_own_hooks_bring_no_warning_about_hooks():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with labkit.record(), World(1) as world:
+            world.run(lambda rank: torch.compile(nn.Linear(3, 4).cuda())(torch.ones(2, 3, device="cuda")))
+    assert [each for each in told if "global hooks" in str(each.message)] == []
 
 
 def test_mode_and_options_exclude_each_other():
