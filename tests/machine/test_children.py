@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,6 +181,8 @@ def test_tensors_on_gpus_go_to_other_processes_and_come_back(tmp_path, method):
     path = tmp_path / "sent.py"
     path.write_text(SENT)
     code, out, err = run(tmp_path, f"import runpy, sys\nsys.argv = ['', '{method}']\n" + SENT)
+    # On a busy computer, Python's tracker of semaphores may miss that one was removed, and warn in two lines.
+    err = re.sub(r".*resource_tracker: .*\n +warnings\.warn\(.*\n", "", err)
     assert (code, err) == (0, "")
     assert out == (
         "tensor([2., 3.], device='cuda:1') cuda:1 0 2 tensor([1., 2., 3.], device='cuda:1') "
