@@ -27,7 +27,7 @@ from typing import Any
 
 from ..base.language import say
 from ..base.patches import CType, Patch, Patches
-from . import scheduler as turns
+from . import scheduler as schedulers
 from .deadlock import SERVANTS
 
 # Modules whose functions wait for their caller: skip their frames to find the user's line.
@@ -79,7 +79,7 @@ def _is_free(lock: Any) -> bool:
 
 def _wrap_acquire(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
     """Return an ``acquire`` in which a task yields until the lock is free; other threads call ``real``."""
-    here, keep_turn = turns.here, turns.keep_turn
+    here, keep_turn = schedulers.here, schedulers.keep_turn
 
     def acquire(self: Any, blocking: bool = True, timeout: float = -1) -> bool:
         task = here.task
@@ -102,7 +102,9 @@ def _wrap_acquire(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
         task.scheduler.lock_holders[id(self)] = task
         return True
 
-    def sleep(task: turns.ScheduledTask, outer: Any, waiter: Any, what: str, within: float | None) -> bool:
+    def sleep(
+        task: schedulers.ScheduledTask, outer: Any, waiter: Any, what: str, within: float | None
+    ) -> bool:
         # The lock in which a Condition sleeps has no holder. A Condition on an RLock releases it before, and takes it
         # again afterwards, by C methods that no patch sees: forget its holder here, and return only when it is free.
         task.scheduler.lock_holders.pop(id(outer), None)
@@ -119,7 +121,7 @@ def _wrap_acquire(real: Callable[..., bool], kind: str) -> Callable[..., bool]:
 
 def _wrap_get(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return a ``get`` in which a task yields until the queue has something."""
-    here, empty = turns.here, queue.Empty
+    here, empty = schedulers.here, queue.Empty
 
     def get(self: Any, block: bool = True, timeout: float | None = None) -> Any:
         task = here.task
@@ -146,8 +148,8 @@ def _wrap_get(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_release(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``release`` or ``put`` that wakes waiting turns."""
-    here, stalled, wake_stalled = turns.here, turns.stalled, turns.wake_stalled
+    """Return a ``release`` or ``put`` that wakes waiting tasks."""
+    here, stalled, wake_stalled = schedulers.here, schedulers.stalled, schedulers.wake_stalled
 
     def give(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = real(self, *args, **kwargs)

@@ -96,7 +96,7 @@ def _source_of(attempt: Any) -> dict[str, str]:
 def define(source: str, name: str, names: Mapping[str, Any], file: str = "") -> Any:
     """Execute ``source`` beside ``names``, and return the object called ``name``.
 
-    file   a name for the source, by which errors tell lines of it and Python finds it, as that of a notebook's cell.
+    file   a file name for tracebacks and :func:`inspect.getsource`, which then find the source; none is read.
     """
     made = {**names, "__name__": "script"}  # outside labkit, so that errors name lines of the script
     exec(compile(source, file or "<script>", "exec"), made)

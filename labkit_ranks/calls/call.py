@@ -115,7 +115,7 @@ class CollectiveCall:
 
     @classmethod
     def of_store(cls, function: str, keys: Sequence[str]) -> CollectiveCall:
-        """Return what stands for a wait in ``store.get`` or the like until ``keys`` are set."""
+        """Return a call that describes a wait for ``keys`` in a function of the store, such as ``get``."""
         call = cls(f"store.{function}", group=", ".join(map(repr, keys)))
         call.locate()
         return call

@@ -118,7 +118,7 @@ class RankPlan:
         return sum(self.at_peak.values())
 
     def holds_same(self, other: RankPlan) -> bool:
-        """Whether two ranks hold the same bytes, with the peak at the same line."""
+        """Return whether two ranks hold the same bytes, with the peak at the same line."""
         mine, theirs = ((one.allocated, one.at_peak, one.line, not one.elsewhere) for one in (self, other))
         return mine == theirs
 
