@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit_ranks.parity.judging import CAUSES
+from labkit_ranks.parity.judging import CAUSES, ParityLayout
 from labkit_ranks.parity.layouts import read_layouts
 from labkit_ranks.parity.matching import assemble, find_matches
 from labkit_ranks.parity.recording import make_piece
@@ -377,3 +377,11 @@ def test_json_has_all_facts(tmp_path):
     assert facts["layouts"][1]["first"] == found.layouts[1].first == "experts"
     assert len(repr(found).splitlines()) < 50
     assert "<svg" in found._repr_svg_()
+
+
+def test_rounding_does_not_choose_among_gradients_that_are_equally_wrong():
+    gaps = {"small": 0.5, "first": 84.0, "second": 84.00001}
+    assert (
+        "8,400 %: first)" in ParityLayout("tp", 2, (), same=False, cause="denominator", gaps=gaps).verdict()
+    )
+    assert ": small)" in ParityLayout("tp", 2, (), same=False, gaps={"small": float("nan")}).verdict()
